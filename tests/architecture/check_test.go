@@ -220,6 +220,7 @@ func (l laws) check(tr tree) []violation {
 		l.checkNames(dir, files, report)
 		l.checkComment(dir, files, report)
 		l.checkLeaks(dir, files, report)
+		checkGlobals(files, report)
 		for _, src := range files {
 			checkInit(src, report)
 			if src.test {
@@ -353,6 +354,131 @@ func checkInit(src source, report reporter) {
 	for _, decl := range src.syntax.Decls {
 		if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
 			report(src.at(fn.Pos()), "init", "init runs before main can say anything about it; call it by name")
+		}
+	}
+}
+
+// checkGlobals lets a package variable be a table or an error, never state: no
+// function may write it, take its address or delete from it, and its declared
+// type may not be a lock, a pool or an atomic. Not seen: a write by a method
+// with a pointer receiver, and writes in a function that declares the same name.
+func checkGlobals(files []source, report reporter) {
+	globals := map[string]bool{}
+	for _, src := range files {
+		if src.test {
+			continue
+		}
+		for _, decl := range src.syntax.Decls {
+			gen, ok := decl.(*ast.GenDecl)
+			if !ok || gen.Tok != token.VAR {
+				continue
+			}
+			for _, spec := range gen.Specs {
+				vars, ok := spec.(*ast.ValueSpec)
+				if !ok {
+					continue
+				}
+				for _, name := range vars.Names {
+					globals[name.Name] = name.Name != "_"
+				}
+				if sel, ok := vars.Type.(*ast.SelectorExpr); ok {
+					if id, ok := sel.X.(*ast.Ident); ok && (id.Name == "sync" || id.Name == "atomic") {
+						report(src.at(vars.Pos()), "global", "%s is state shared by the whole program", vars.Names[0].Name)
+					}
+				}
+			}
+		}
+	}
+	for _, src := range files {
+		if src.test {
+			continue
+		}
+		for _, decl := range src.syntax.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			local := declaredIn(fn)
+			written := func(e ast.Expr) {
+				if id := root(e); id != nil && globals[id.Name] && !local[id.Name] {
+					report(src.at(e.Pos()), "global", "%s changes the package variable %s", fn.Name.Name, id.Name)
+				}
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					if n.Tok != token.DEFINE {
+						for _, e := range n.Lhs {
+							written(e)
+						}
+					}
+				case *ast.IncDecStmt:
+					written(n.X)
+				case *ast.UnaryExpr:
+					if n.Op == token.AND {
+						written(n.X)
+					}
+				case *ast.CallExpr:
+					if id, ok := n.Fun.(*ast.Ident); ok && len(n.Args) > 0 && (id.Name == "delete" || id.Name == "clear") {
+						written(n.Args[0])
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// declaredIn returns every name the function declares anywhere inside itself.
+func declaredIn(fn *ast.FuncDecl) map[string]bool {
+	names := map[string]bool{}
+	add := func(exprs ...ast.Expr) {
+		for _, e := range exprs {
+			if id, ok := e.(*ast.Ident); ok {
+				names[id.Name] = true
+			}
+		}
+	}
+	ast.Inspect(fn, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Field:
+			for _, id := range n.Names {
+				add(id)
+			}
+		case *ast.ValueSpec:
+			for _, id := range n.Names {
+				add(id)
+			}
+		case *ast.AssignStmt:
+			if n.Tok == token.DEFINE {
+				add(n.Lhs...)
+			}
+		case *ast.RangeStmt:
+			if n.Tok == token.DEFINE {
+				add(n.Key, n.Value)
+			}
+		}
+		return true
+	})
+	return names
+}
+
+// root returns the variable that x, x.f, x[i], *x and (x) begin with.
+func root(e ast.Expr) *ast.Ident {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x
+		case *ast.SelectorExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		default:
+			return nil
 		}
 	}
 }
