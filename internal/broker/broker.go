@@ -1,0 +1,254 @@
+// Package broker runs the embedded NATS server with JetStream on a data
+// directory of its own.
+//
+// One process at a time holds a directory: the lock is flock(2) on a file in
+// it, so it ends with the process, however that ends. Each start is a run with
+// an id, written to the directory before the server starts, so that a later
+// run knows which owners named in the ledger are gone for certain.
+//
+// Limits: one node, no replicas, Unix only. A directory on a network file
+// system whose flock does not reach other hosts is not protected.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Sync says when the server asks the disk to keep what it acknowledged.
+type Sync string
+
+// The two modes of DESIGN §3.
+const (
+	// SyncAlways loses nothing acknowledged, on power loss either.
+	SyncAlways Sync = "always"
+	// SyncInterval can lose the last second on power loss; the death of the
+	// process loses nothing.
+	SyncInterval Sync = "interval"
+)
+
+const (
+	syncEvery  = time.Second      // SyncInterval
+	readyLimit = 30 * time.Second // recovery of 5 million subjects took 8 s
+	maxPayload = 2 << 20          // bytes; a history record is at most 1 MiB, headers come on top
+)
+
+// Config is how to start. Every field but Listen and Logger is required.
+type Config struct {
+	// Dir is the data directory. It is made if it does not exist. One that
+	// holds anything without our marker file is refused.
+	Dir string
+	// Run is the id of this run: new, random, without spaces.
+	Run string
+	// Now is the wall clock, for the times in the run file.
+	Now func() time.Time
+	// Sync is SyncAlways or SyncInterval.
+	Sync Sync
+	// Listen is a loopback address "host:port" for other programs of the same
+	// user; port 0 takes a free one. Empty means no socket at all. The server
+	// asks nobody who they are.
+	Listen string
+	// Logger gets the server's own messages. Nil means none.
+	Logger *slog.Logger
+}
+
+func (c Config) validate() error {
+	var problems []error
+	if c.Dir == "" {
+		problems = append(problems, errors.New("no data directory given"))
+	}
+	if !validRun(c.Run) {
+		problems = append(problems, fmt.Errorf("run id %q: want 1 to 64 letters, digits, hyphens or underscores", c.Run))
+	}
+	if c.Now == nil {
+		problems = append(problems, errors.New("no clock given"))
+	}
+	if c.Sync != SyncAlways && c.Sync != SyncInterval {
+		problems = append(problems, fmt.Errorf("sync %q: want %q or %q", c.Sync, SyncAlways, SyncInterval))
+	}
+	if c.Listen != "" {
+		if _, _, err := loopback(c.Listen); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// loopback splits an address and refuses one that other hosts can reach.
+func loopback(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("listen address %q: %w", address, err)
+	}
+	ip := net.ParseIP(host)
+	if ip == nil || !ip.IsLoopback() {
+		return "", 0, fmt.Errorf("listen address %q: the store asks nobody who they are, so only a loopback IP address is accepted", address)
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("listen address %q: port %q is not between 0 and 65535", address, text)
+	}
+	return host, int(number), nil
+}
+
+// A Broker is a running server and the lock on its directory.
+type Broker struct {
+	dir    *directory
+	server *server.Server
+
+	stop sync.Once
+	err  error // of the one Stop
+}
+
+// Start takes the directory and starts the server. It returns a *LockedError
+// if another process has the directory, and errors that wrap ErrForeign or
+// ErrNewer if it is not one this program may touch.
+func Start(c Config) (*Broker, error) {
+	if err := c.validate(); err != nil {
+		return nil, fmt.Errorf("start the store: %w", err)
+	}
+	dir, err := open(c.Dir, c.Run, c.Now)
+	if err != nil {
+		return nil, fmt.Errorf("start the store: %w", err)
+	}
+	s, err := serve(c)
+	if err != nil {
+		// The run stays without its stop line: to the next start this is a run
+		// that did not end well, which is what it was.
+		return nil, errors.Join(fmt.Errorf("start the store in %s: %w", c.Dir, err), dir.release())
+	}
+	return &Broker{dir: dir, server: s}, nil
+}
+
+func serve(c Config) (*server.Server, error) {
+	options := &server.Options{
+		ServerName:             "counterfoil",
+		JetStream:              true,
+		StoreDir:               filepath.Join(c.Dir, storeName),
+		SyncAlways:             c.Sync == SyncAlways,
+		SyncInterval:           syncEvery,
+		MaxPayload:             maxPayload,
+		DontListen:             c.Listen == "",
+		NoSigs:                 true,
+		DisableJetStreamBanner: true,
+		DisableShortFirstPing:  true,
+	}
+	if c.Listen != "" {
+		host, port, err := loopback(c.Listen)
+		if err != nil {
+			return nil, err
+		}
+		options.Host, options.Port = host, port
+		if port == 0 {
+			options.Port = server.RANDOM_PORT
+		}
+	}
+	s, err := server.NewServer(options)
+	if err != nil {
+		return nil, err
+	}
+	said := &messages{to: c.Logger}
+	s.SetLogger(said, false, false)
+	s.Start()
+	if !s.ReadyForConnections(readyLimit) || !s.JetStreamEnabled() {
+		s.Shutdown()
+		s.WaitForShutdown()
+		if fatal := said.fatal(); fatal != "" {
+			return nil, errors.New(fatal)
+		}
+		return nil, fmt.Errorf("the server was not ready within %s", readyLimit)
+	}
+	return s, nil
+}
+
+// InProcess opens a connection to the server that uses no socket.
+func (b *Broker) InProcess() (net.Conn, error) { return b.server.InProcessConn() }
+
+// URL is where other programs on this host reach the server, or "" if it does
+// not listen.
+func (b *Broker) URL() string {
+	if b.server.Addr() == nil {
+		return ""
+	}
+	return b.server.ClientURL()
+}
+
+// Run is the id of this run.
+func (b *Broker) Run() string { return b.dir.run }
+
+// LastRun is the run before this one: its id, empty at the first start, and
+// whether it was stopped in order. After one that was not, the derived streams
+// may lack their tail.
+func (b *Broker) LastRun() (id string, clean bool) { return b.dir.last, b.dir.clean }
+
+// Gone says whether the run with this id is known to have ended: it is an
+// earlier run on this directory, and its lock is ours now. False means not
+// known.
+func (b *Broker) Gone(run string) bool {
+	_, earlier := b.dir.earlier[run]
+	return earlier
+}
+
+// Stop ends the server, notes that this run ended in order, and lets go of the
+// directory. Connections should be closed before. A second call returns what
+// the first did.
+func (b *Broker) Stop() error {
+	b.stop.Do(func() {
+		b.server.Shutdown()
+		b.server.WaitForShutdown()
+		// A crash before this line makes the run count as not ended in order,
+		// and the next start compares more than it had to.
+		b.err = errors.Join(b.dir.note("stop"), b.dir.release())
+	})
+	return b.err
+}
+
+// messages passes the server's log on and keeps its last fatal message, which
+// is the only place where the server says why it did not start.
+type messages struct {
+	to *slog.Logger
+
+	mu   sync.Mutex
+	last string // guarded by mu
+}
+
+func (m *messages) fatal() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last
+}
+
+func (m *messages) say(level slog.Level, format string, args []any) {
+	if m.to == nil {
+		return
+	}
+	// The server gives no context with its messages.
+	m.to.Log(context.Background(), level, "nats server", "text", fmt.Sprintf(format, args...))
+}
+
+func (m *messages) Noticef(format string, args ...any) { m.say(slog.LevelDebug, format, args) }
+func (m *messages) Warnf(format string, args ...any)   { m.say(slog.LevelWarn, format, args) }
+func (m *messages) Errorf(format string, args ...any)  { m.say(slog.LevelError, format, args) }
+func (m *messages) Debugf(format string, args ...any)  { m.say(slog.LevelDebug, format, args) }
+func (m *messages) Tracef(format string, args ...any)  { m.say(slog.LevelDebug, format, args) }
+
+// Fatalf does not end the process: Start reports the message instead.
+func (m *messages) Fatalf(format string, args ...any) {
+	m.mu.Lock()
+	m.last = fmt.Sprintf(format, args...)
+	m.mu.Unlock()
+	m.say(slog.LevelError, format, args)
+}
+
+// remove is for the paths that give up before anything was written.
+func closeQuietly(f *os.File) { _ = f.Close() } // it was only read, or its lock ends here

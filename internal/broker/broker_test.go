@@ -1,0 +1,202 @@
+package broker_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/counterfoil/counterfoil/internal/broker"
+)
+
+const holdVariable = "BROKER_TEST_HOLD_DIRECTORY"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(holdVariable); dir != "" {
+		holdDirectory(dir)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// holdDirectory is the other process of TestSecondProcessIsRefused: it holds
+// the directory until its input ends or it is killed.
+func holdDirectory(dir string) {
+	if _, err := broker.Start(config(dir, "held")); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	os.Exit(1)
+}
+
+func config(dir, run string) broker.Config {
+	return broker.Config{Dir: dir, Run: run, Now: time.Now, Sync: broker.SyncAlways}
+}
+
+func start(t *testing.T, c broker.Config) *broker.Broker {
+	t.Helper()
+	b, err := broker.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Stop() }) // tests that care stop it themselves
+	return b
+}
+
+func TestRunsAreKnownAndCleanStopsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "new", "data")
+		b := start(t, config(dir, "one"))
+		if id, clean := b.LastRun(); id != "" || clean || b.Gone("one") {
+			t.Fatalf("first run: last %q, clean %v, own run gone %v", id, clean, b.Gone("one"))
+		}
+		if b.URL() != "" {
+			t.Fatalf("it listens on %s without being told to", b.URL())
+		}
+		if err := b.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Stop(); err != nil {
+			t.Fatalf("second stop: %v", err)
+		}
+
+		b = start(t, config(dir, "two"))
+		if id, clean := b.LastRun(); id != "one" || !clean || !b.Gone("one") || b.Gone("two") || b.Gone("other") {
+			t.Fatalf("second run: last %q, clean %v", id, clean)
+		}
+		if err := b.Stop(); err != nil {
+			t.Fatal(err)
+		}
+
+		// A run that was cut off, and a line torn by a power loss after it.
+		f, err := os.OpenFile(filepath.Join(dir, "runs"), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteString("start three 2026-01-02T03:04:05Z\nstart fo")
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		b = start(t, config(dir, "five"))
+		if id, clean := b.LastRun(); id != "three" || clean || !b.Gone("three") || !b.Gone("two") || b.Gone("fo") {
+			t.Fatalf("after a cut: last %q, clean %v", id, clean)
+		}
+		if err := b.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := broker.Start(config(dir, "two")); err == nil || !strings.Contains(err.Error(), "used before") {
+			t.Fatalf("a run id used twice: %v", err)
+		}
+		b = start(t, config(dir, "six"))
+		if id, clean := b.LastRun(); id != "five" || !clean {
+			t.Fatalf("after the torn line: last %q, clean %v", id, clean)
+		}
+	})
+}
+
+func TestForeignAndNewerDirectoriesAreRefusedUntouched(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, text string
+		want       error
+	}{
+		"someone's files":   {"thesis.txt", "chapter one", broker.ErrForeign},
+		"other marker":      {"format", "gif89a", broker.ErrForeign},
+		"marker, no number": {"format", "counterfoil data directory, format x", broker.ErrForeign},
+		"newer":             {"format", "counterfoil data directory, format 2\n", broker.ErrNewer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := broker.Start(config(dir, "run"))
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), dir) {
+				t.Fatalf("got %v, want %v naming the directory", err, c.want)
+			}
+			left, err := os.ReadDir(dir)
+			if err != nil || len(left) != 1 || left[0].Name() != c.file {
+				t.Fatalf("the refused directory holds %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestDirectoryLeftByACrashedFirstStartIsAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for _, name := range []string{"lock", "format.new"} {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(t, config(dir, "run"))
+	})
+}
+
+func TestSecondProcessIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	other := exec.CommandContext(t.Context(), os.Args[0])
+	other.Env = append(os.Environ(), holdVariable+"="+dir)
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "ready\n" {
+		t.Fatalf("the other process said %q, %v", line, err)
+	}
+
+	var locked *broker.LockedError
+	_, err = broker.Start(config(dir, "second"))
+	if !errors.As(err, &locked) || locked.PID != other.Process.Pid {
+		t.Fatalf("got %v, want the directory in use by %d", err, other.Process.Pid)
+	}
+	if want := fmt.Sprintf("in use by process %d", other.Process.Pid); !strings.Contains(err.Error(), want) {
+		t.Fatalf("%q does not say %q", err, want)
+	}
+
+	// Killed, not stopped: the lock ends with the process.
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait() // killed
+	_ = in.Close()
+	b := start(t, config(dir, "third"))
+	if id, clean := b.LastRun(); id != "held" || clean || !b.Gone("held") {
+		t.Fatalf("after the kill: last %q, clean %v", id, clean)
+	}
+}
+
+func TestConfigProblemsAreToldTogether(t *testing.T) {
+	_, err := broker.Start(broker.Config{Sync: "sometimes", Run: "a b", Listen: "0.0.0.0:4222"})
+	for _, want := range []string{"no data directory", "run id", "no clock", `sync "sometimes"`, "loopback"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not mention %s", err, want)
+		}
+	}
+}
+
+func TestListensOnLoopbackWhenTold(t *testing.T) {
+	c := config(t.TempDir(), "run")
+	c.Listen = "127.0.0.1:0"
+	if url := start(t, c).URL(); !strings.HasPrefix(url, "nats://127.0.0.1:") {
+		t.Fatalf("URL %q", url)
+	}
+}
