@@ -401,6 +401,35 @@ func Uint[N ~uint64](v *Visitor, key string, p *N) {
 		})
 }
 
+// Uints visits a list of unsigned numbers.
+func Uints(v *Visitor, key string, p *[]uint64) {
+	scalar(v, key, p, len(*p) == 0,
+		func(e *msgpack.Encoder, list []uint64) error {
+			if err := e.EncodeArrayLen(len(list)); err != nil {
+				return err
+			}
+			for _, n := range list {
+				if err := e.EncodeUint(n); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		func(d *msgpack.Decoder) ([]uint64, error) {
+			n, err := d.DecodeArrayLen()
+			if err != nil || n <= 0 {
+				return nil, err
+			}
+			list := make([]uint64, n)
+			for i := range list {
+				if list[i], err = d.DecodeUint64(); err != nil {
+					return nil, err
+				}
+			}
+			return list, nil
+		})
+}
+
 // Duration visits a length of time as whole nanoseconds.
 func Duration(v *Visitor, key string, p *time.Duration) {
 	scalar(v, key, p, *p == 0,

@@ -1,0 +1,608 @@
+package projections
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/codec"
+)
+
+// Entry is one fact as the ledger holds it.
+type Entry struct {
+	Sequence   uint64    // ledger sequence
+	Time       time.Time // message time: the server's clock, the only one workers compare
+	Event      events.Event
+	Digest     events.Digest // chain digest of this fact
+	Unreadable error         // set if the message is not a fact this version can read
+}
+
+// Verdict is what a fact did.
+type Verdict string
+
+// Verdicts.
+const (
+	Applied  Verdict = "applied"
+	Noted    Verdict = "noted"    // recorded; the phase stands
+	Rejected Verdict = "rejected" // recorded; refused with a reason
+)
+
+// Record is one line of history: what was believed after one fact, and why.
+type Record struct {
+	Sequence uint64
+	FactID   string
+	Type     events.Type
+	Time     time.Time
+	Actor    string
+	Source   string
+	Verdict  Verdict
+	Row      string // number in the transition table
+	From, To Phase
+	Reason   Reason
+	Rules    uint64
+	Build    string // set by the projector; the fold does not know it
+	State    State
+
+	Extra codec.Extra
+}
+
+// Fields implements codec.Record.
+func (r *Record) Fields(v *codec.Visitor) {
+	codec.Uint(v, "q", &r.Sequence)
+	codec.Text(v, "id", &r.FactID)
+	codec.Text(v, "ty", &r.Type)
+	codec.Time(v, "t", &r.Time)
+	codec.Text(v, "ac", &r.Actor)
+	codec.Text(v, "so", &r.Source)
+	codec.Text(v, "v", &r.Verdict)
+	codec.Text(v, "rw", &r.Row)
+	codec.Text(v, "f", &r.From)
+	codec.Text(v, "to", &r.To)
+	codec.Text(v, "re", &r.Reason)
+	codec.Uint(v, "ru", &r.Rules)
+	codec.Text(v, "b", &r.Build)
+	codec.Nested(v, "s", &r.State)
+	codec.Rest(v, &r.Extra)
+}
+
+// folding is one fact on its way into the state.
+type folding struct {
+	s    *State
+	e    Entry
+	fact events.Fact
+	on   Trigger
+
+	try    *Try   // the create attempt this fact closes or names, as it stood before
+	known  bool   // an attempt of that number was permitted
+	reason Reason // why it is noted or rejected
+	refuse bool   // rejected rather than noted
+}
+
+const recentIDs = 32
+
+// Fold applies one fact. It is total: any fact in any state gives a state and
+// a record. The given State is not changed and shares no memory that Fold
+// writes to.
+func Fold(before State, e Entry) (State, Record) {
+	s := before.clone()
+	f := &folding{s: &s, e: e, fact: e.Event.Fact}
+
+	row := f.choose()
+	if row == nil {
+		f.note()
+	} else {
+		row.Then(f)
+	}
+
+	if f.refuse {
+		s.Refused++
+	}
+	if s.Operation == "" {
+		s.Operation = e.Event.Operation
+	}
+	if s.Phase != before.Phase {
+		s.Since = e.Time
+		s.Changed = e.Sequence
+	}
+	s.Sequence = e.Sequence
+	s.Facts++
+	s.Head = e.Digest
+	s.remember(e.Event.ID)
+	s.derive()
+
+	record := Record{
+		Sequence: e.Sequence, FactID: e.Event.ID, Time: e.Time,
+		Actor: e.Event.Actor, Source: e.Event.Source,
+		Verdict: Noted, Row: "0", From: before.Phase, To: s.Phase,
+		Reason: f.reason, Rules: Rules, State: s,
+	}
+	if f.fact != nil {
+		record.Type = f.fact.Type()
+	}
+	switch {
+	case f.refuse:
+		record.Verdict = Rejected
+	case row != nil && f.reason == "":
+		record.Verdict = Applied
+	}
+	if row != nil {
+		record.Row = row.ID
+	}
+	if record.Reason == "" && s.Phase != before.Phase {
+		record.Reason = s.Reason
+	}
+	return s, record
+}
+
+// choose runs what holds in every state and finds the row that applies.
+func (f *folding) choose() *Row {
+	s, e := f.s, f.e
+	if e.Unreadable != nil {
+		return f.unreadable(ReasonUnreadable)
+	}
+	if _, unknown := f.fact.(*events.Unknown); unknown || f.fact == nil {
+		return f.unreadable(ReasonUnreadable)
+	}
+	if s.Facts > 0 && slices.Contains(s.Recent, idHash(e.Event.ID)) {
+		f.reason = ReasonDuplicateFact
+		return nil
+	}
+	want := s.Head
+	if s.Facts == 0 {
+		want = events.ChainStart(e.Event.Operation)
+	}
+	if e.Event.Previous != want {
+		return f.unreadable(ReasonChainBroken)
+	}
+	f.on = TriggerOf(f.fact)
+	f.closeAttempt()
+	f.keepTime()
+	if row := conflictRow(); row.matches(f) {
+		return row
+	}
+	rows := table()
+	for i := range rows {
+		if rows[i].matches(f) {
+			return &rows[i]
+		}
+	}
+	return nil
+}
+
+// note is row 0: the fact is kept and the phase stands.
+func (f *folding) note() {
+	if f.reason != "" {
+		return
+	}
+	switch {
+	case f.s.Phase.Terminal():
+		f.reason = ReasonTerminal
+	case f.fact.Kind() == events.Permit:
+		f.reason, f.refuse = ReasonNotApplicable, true
+	}
+}
+
+// unreadable stops the operation and only it (rule 7).
+func (f *folding) unreadable(why Reason) *Row {
+	f.reason = why
+	f.refuse = true
+	if f.s.Phase.Terminal() {
+		return nil
+	}
+	return &Row{ID: "rule 7", Then: func(f *folding) {
+		f.enter(PhaseQuarantined, ReasonFactUnreadable)
+		f.s.Quarantine = QuarantineUnreadable
+	}}
+}
+
+// closeAttempt closes the attempt an answer names, in whatever state.
+func (f *folding) closeAttempt() {
+	switch fact := f.fact.(type) {
+	case *events.CreateAnswered:
+		t := f.s.Creates.find(fact.Attempt)
+		if t == nil {
+			return
+		}
+		before := *t
+		f.try, f.known = &before, true
+		f.settle(&f.s.Creates, t, createStatus(fact.Outcome), fact.Outcome == events.CreatePresumed)
+	case *events.CancelAnswered:
+		t := f.s.Cancels.find(fact.Attempt)
+		if t == nil {
+			return
+		}
+		f.known = true
+		f.settle(&f.s.Cancels, t, cancelStatus(fact.Outcome), fact.Outcome == events.CancelPresumed)
+		if len(f.s.Cancels.List) == 0 {
+			f.s.Dates.Cancel = time.Time{} // nothing left, so nothing to confirm
+		}
+	case *events.ResultFailed:
+		if t := f.s.Results.find(fact.Attempt); t != nil {
+			f.known = true
+			f.settle(&f.s.Results, t, resultStatus(fact.Outcome), fact.Outcome == events.ResultPresumed)
+		}
+	case *events.ResultCollected:
+		if t := f.s.Results.find(fact.Attempt); t != nil {
+			f.known = true
+			f.settle(&f.s.Results, t, AttemptAnswered, false)
+		}
+	}
+}
+
+// settle writes an answer's status. An open or presumed attempt takes any; one
+// that its own worker closed stands, and so does a presumption over a closed one.
+func (f *folding) settle(tries *Tries, t *Try, status AttemptStatus, presumed bool) {
+	if t.OwnClosed || (presumed && t.Status != AttemptOpen) {
+		return
+	}
+	t.Status = status
+	t.OwnClosed = !presumed
+	t.ClosedAt = f.e.Time
+	f.s.Changed = f.e.Sequence
+	switch status {
+	case AttemptNotSent:
+		tries.NotSent++
+		tries.Streak++
+		tries.drop(t.Number)
+	case AttemptOpen, AttemptPresumed, AttemptAmbiguous, AttemptInProgress, AttemptConflict, AttemptRejected, AttemptAnswered:
+		tries.Streak = 0
+	}
+}
+
+func createStatus(o events.CreateOutcome) AttemptStatus {
+	switch o {
+	case events.CreateAccepted, events.CreateCompleted:
+		return AttemptAnswered
+	case events.CreateRejected:
+		return AttemptRejected
+	case events.CreateConflict:
+		return AttemptConflict
+	case events.CreateInProgress:
+		return AttemptInProgress
+	case events.CreateNotSent:
+		return AttemptNotSent
+	case events.CreatePresumed:
+		return AttemptPresumed
+	}
+	return AttemptAmbiguous // CreateAmbiguous, and any word this version does not know
+}
+
+func cancelStatus(o events.CancelOutcome) AttemptStatus {
+	switch o {
+	case events.CancelAcknowledged, events.CancelConfirmed, events.CancelUnsupported:
+		return AttemptAnswered
+	case events.CancelTooLate, events.CancelRefused:
+		return AttemptRejected
+	case events.CancelNotSent:
+		return AttemptNotSent
+	case events.CancelPresumed:
+		return AttemptPresumed
+	}
+	return AttemptAmbiguous
+}
+
+func resultStatus(o events.ResultOutcome) AttemptStatus {
+	switch o {
+	case events.ResultNotSent:
+		return AttemptNotSent
+	case events.ResultPresumed:
+		return AttemptPresumed
+	case events.ResultError:
+		return AttemptRejected
+	}
+	return AttemptAmbiguous
+}
+
+// keepTime records when we last looked and what it says about the next look,
+// whatever the phase.
+func (f *folding) keepTime() {
+	s, at := f.s, f.e.Time
+	switch fact := f.fact.(type) {
+	case *events.JobObserved:
+		s.Pace.Reads++
+		s.Pace.Failures = 0
+		s.Pace.LastRead, s.Pace.LastReadLeft, s.Pace.LastFailed = at, latest(s.Pace.LastReadLeft, fact.LeftAt), false
+		s.Pace.NotFound, s.Pace.NotFoundSince = 0, time.Time{}
+		f.retryAt(fact.RetryAt)
+		f.settlePrompt(fact.AsOf)
+	case *events.ObservationFailed:
+		s.Pace.Failures++
+		s.Pace.LastRead, s.Pace.LastReadLeft, s.Pace.LastFailed = at, latest(s.Pace.LastReadLeft, fact.LeftAt), true
+		if fact.Class == events.ErrorNotFound && f.covers(fact.AsOf) {
+			if s.Pace.NotFound == 0 {
+				s.Pace.NotFoundSince = at
+			}
+			s.Pace.NotFound++
+		}
+		s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+		f.retryAt(fact.RetryAt)
+		f.settlePrompt(fact.AsOf)
+	case *events.LookupAnswered:
+		s.Pace.LastLookup, s.Pace.LastLookupLeft = at, latest(s.Pace.LastLookupLeft, fact.LeftAt)
+		s.Pace.Lookups++
+		if fact.Outcome != events.LookupFailed && !fact.LeftAt.Before(s.ConclusiveAt()) {
+			s.OwedLookup = false
+		}
+		if fact.Outcome == events.LookupFailed {
+			s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+			if s.Phase.Terminal() && s.Pace.Lookups >= owedLookupTries {
+				s.OwedLookup = false
+			}
+		}
+		f.retryAt(fact.RetryAt)
+	case *events.CreateAnswered:
+		f.retryAt(fact.RetryAt)
+		if fact.Class != events.ErrorNone {
+			s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+		}
+	case *events.CancelAnswered:
+		f.retryAt(fact.RetryAt)
+	case *events.ResultFailed:
+		s.Pace.Collects++
+		s.Pace.LastCollect = at
+		s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+		f.retryAt(fact.RetryAt)
+	case *events.ResultCollected:
+		s.Pace.LastCollect = at
+		s.Pace.Collects = 0
+	}
+	if s.Phase != PhaseNone && !s.Phase.Terminal() && s.Intent.Promises.Lookup != events.LookupNone && s.owesLookup() {
+		s.OwedLookup = s.OwedLookup || s.Pace.LastLookupLeft.Before(s.ConclusiveAt())
+	}
+}
+
+// owedLookupTries bounds the look-ups a terminal operation still makes when
+// the provider does not answer them.
+const owedLookupTries = 5
+
+// owesLookup says whether a stray job may exist: more than one attempt left, or
+// one was never closed by its own worker (rule 3).
+func (s *State) owesLookup() bool {
+	if len(s.Creates.List) > 1 {
+		return true
+	}
+	for _, t := range s.Creates.List {
+		if t.Status == AttemptPresumed {
+			return true
+		}
+	}
+	return false
+}
+
+// retryAt keeps the provider's wish for a pause, no longer than the policy's
+// longest wait.
+func (f *folding) retryAt(at time.Time) {
+	f.s.Pace.RetryAt = time.Time{}
+	if at.IsZero() {
+		return
+	}
+	if most := f.s.Intent.Policy.PollMax; most > 0 && at.After(f.e.Time.Add(most)) {
+		at = f.e.Time.Add(most)
+	}
+	f.s.Pace.RetryAt = at
+}
+
+// settlePrompt ends a pending wish for a read if the read that just ended knew
+// of it when it left.
+func (f *folding) settlePrompt(asOf uint64) {
+	if asOf >= f.s.Prompt.Sequence {
+		f.s.Prompt = Prompt{}
+	}
+}
+
+// prompt asks for one read now. A burst leaves the time of its first fact, so
+// that the next look does not move with every one.
+func (f *folding) prompt(why string) {
+	p := &f.s.Prompt
+	p.Sequence = f.e.Sequence
+	if p.At.IsZero() {
+		p.At, p.Why = f.e.Time, why
+	}
+}
+
+// covers says whether evidence that could take something back was gathered by
+// someone who knew all that it would take back (rule 3).
+func (f *folding) covers(asOf uint64) bool { return asOf >= f.s.Changed }
+
+func (f *folding) stale() bool {
+	f.reason = ReasonStale
+	return false
+}
+
+// enter moves the operation to a phase and clears what belongs to the old one.
+func (f *folding) enter(p Phase, why Reason) {
+	s := f.s
+	if p != PhaseQuarantined {
+		s.Quarantine = ""
+	}
+	s.Phase, s.Reason = p, why
+	if p.Terminal() {
+		s.Prompt = Prompt{}
+	}
+}
+
+// accept is what every row means by "accepted": the job is ours. With a wish to
+// cancel that can be granted, it is cancel_requested.
+func (f *folding) accept(id, statusURL, remote string) {
+	s := f.s
+	f.bind(id, statusURL, remote)
+	if s.Cancel.Wished && f.cancellable() {
+		f.enter(PhaseCancelRequested, "")
+		return
+	}
+	f.enter(PhaseAccepted, "")
+}
+
+func (f *folding) bind(id, statusURL, remote string) {
+	s := f.s
+	if s.Job.ID == "" {
+		s.Job.At = f.e.Time
+	}
+	s.Job.ID = id
+	if statusURL != "" {
+		s.Job.StatusURL = statusURL
+	}
+	if remote != "" {
+		s.Job.Remote = remote
+	}
+	s.Candidates = nil
+	s.RiskAccepted = false
+	s.Pace.Failures, s.Pace.NotFound, s.Pace.NotFoundSince = 0, 0, time.Time{}
+}
+
+// cancellable says whether a cancel can be sent, and marks the wish where not.
+func (f *folding) cancellable() bool {
+	if f.s.Intent.Promises.Cancels {
+		return !f.s.Cancel.Impossible
+	}
+	f.s.Cancel.Impossible = true
+	return false
+}
+
+// collect starts collecting the result of a job that ended.
+func (f *folding) collect(o Outcome, why Reason) {
+	f.s.Outcome = o
+	f.s.Dates.Collect = f.e.Time.Add(f.s.Intent.Deadlines.Collect)
+	f.s.Pace.Collects, f.s.Pace.LastCollect, f.s.Pace.RetryAt = 0, time.Time{}, time.Time{}
+	f.enter(PhaseResultCollecting, why)
+}
+
+// finish ends the operation by outcome, with or without a result.
+func (f *folding) finish(why Reason) {
+	switch f.s.Outcome {
+	case OutcomeFailed:
+		f.enter(PhaseFailed, orElse(why, f.s.Reason))
+	case OutcomeCancelled:
+		f.enter(PhaseCancelled, orElse(why, f.s.Reason))
+	case OutcomeSuccess:
+		f.enter(PhaseSucceeded, why)
+	default:
+		f.enter(PhaseSucceeded, why)
+	}
+}
+
+// observe applies a status that was read: rows 17 to 20 and those that refer
+// to them.
+func (f *folding) observe(o *events.JobObserved) {
+	s := f.s
+	s.Job.Remote, s.Job.Class, s.Job.ProviderTime, s.Job.Progress = o.Remote, o.State, o.ProviderTime, o.Progress
+	promises := s.Intent.Promises
+	cancelling := s.Phase == PhaseCancelRequested || s.Phase == PhaseCancelling
+	switch o.State {
+	case events.ClassInputRequired:
+		if !cancelling {
+			f.enter(PhaseInputRequired, "")
+		}
+	case events.ClassSucceeded, events.ClassPartial:
+		if s.Cancel.Wished {
+			s.Cancel.TooLate = true
+		}
+		if promises.HasResult {
+			f.collect(OutcomeSuccess, "")
+			return
+		}
+		s.Outcome = OutcomeSuccess
+		f.enter(PhaseSucceeded, "")
+	case events.ClassFailed, events.ClassExpired:
+		why := ReasonProviderFailed
+		if o.State == events.ClassExpired {
+			why = ReasonProviderExpired
+		}
+		s.Problem = Problem{Code: o.Code, Message: o.Message}
+		f.ended(OutcomeFailed, why)
+	case events.ClassCancelled:
+		why := ReasonProviderCancel
+		if s.Cancel.Wished {
+			why = ReasonCancelConfirmed
+		}
+		f.ended(OutcomeCancelled, why)
+	case events.ClassQueued, events.ClassRunning, events.ClassUnknown:
+		f.goesOn(cancelling)
+	default:
+		f.goesOn(cancelling) // a class of a later version says no more than that the job exists
+	}
+}
+
+func (f *folding) goesOn(cancelling bool) {
+	s := f.s
+	if !cancelling {
+		f.enter(PhaseObserving, "")
+		return
+	}
+	last := s.Cancels.Last()
+	if s.Phase == PhaseCancelRequested && s.Intent.Promises.RepeatCancel && last != nil && last.Status != AttemptOpen &&
+		uint64(len(s.Cancels.List)) < max(s.Intent.Policy.MaxAttempts, 1) {
+		s.Cancel.Repeat = true
+	}
+}
+
+func (f *folding) ended(o Outcome, why Reason) {
+	f.s.Outcome = o
+	if f.s.Intent.Promises.PartialResults && f.s.Intent.Promises.HasResult {
+		f.collect(o, why)
+		return
+	}
+	f.finish(why)
+}
+
+// start sets the deadlines that run from the beginning.
+func (f *folding) start() {
+	d := f.s.Intent.Deadlines
+	f.s.Dates.Create = f.e.Time.Add(d.Create)
+	f.s.Dates.Result = f.e.Time.Add(d.Result)
+}
+
+// clone copies what Fold may write to.
+func (s State) clone() State {
+	s.Creates.List = slices.Clone(s.Creates.List)
+	s.Cancels.List = slices.Clone(s.Cancels.List)
+	s.Results.List = slices.Clone(s.Results.List)
+	s.Candidates = slices.Clone(s.Candidates)
+	s.Strays = slices.Clone(s.Strays)
+	s.Recent = slices.Clone(s.Recent)
+	return s
+}
+
+func (s *State) remember(id string) {
+	s.Recent = append(s.Recent, idHash(id))
+	if n := len(s.Recent); n > recentIDs {
+		s.Recent = slices.Clone(s.Recent[n-recentIDs:])
+	}
+}
+
+func (s *State) derive() {
+	s.NextLook, s.WaitingFor, s.Because = time.Time{}, "", ""
+	step, ok := first(Steps(*s))
+	if ok {
+		s.NextLook, s.WaitingFor, s.Because = step.At, string(step.Kind), step.Because
+		return
+	}
+	switch {
+	case s.Phase.Stopped():
+		s.WaitingFor, s.Because = "decision", string(s.Reason)
+	case s.Phase.Terminal():
+		s.WaitingFor, s.Because = "nothing", string(s.Reason)
+	}
+}
+
+func idHash(id string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id)) // a hash never fails
+	return binary.BigEndian.Uint64(h.Sum(nil))
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func orElse(a, b Reason) Reason {
+	if a != "" {
+		return a
+	}
+	return b
+}

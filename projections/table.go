@@ -1,0 +1,1161 @@
+package projections
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+)
+
+// Trigger is a fact's type with its outcome: "create.answered/accepted".
+type Trigger string
+
+// TriggerOf names the trigger of a fact.
+func TriggerOf(fact events.Fact) Trigger {
+	base, _, _ := strings.Cut(string(fact.Type()), ".v")
+	outcome := ""
+	switch f := fact.(type) {
+	case *events.CreateAnswered:
+		outcome = string(f.Outcome)
+	case *events.LookupAnswered:
+		outcome = string(f.Outcome)
+	case *events.JobObserved:
+		outcome = string(f.State)
+	case *events.ObservationFailed:
+		if outcome = "other"; f.Class == events.ErrorNotFound {
+			outcome = "not_found"
+		}
+	case *events.CancelAnswered:
+		outcome = string(f.Outcome)
+	case *events.ResultFailed:
+		outcome = string(f.Outcome)
+	case *events.DeadlinePassed:
+		outcome = string(f.Which)
+	case *events.DecisionMade:
+		outcome = string(f.Choice)
+	}
+	if outcome == "" {
+		return Trigger(base)
+	}
+	return Trigger(base + "/" + outcome)
+}
+
+// A Row is one line of the transition table. Its guard decides whether it
+// applies; where it does not, the guard may leave the reason.
+type Row struct {
+	ID   string  // number in the design's table
+	From []Phase // nil means any
+	On   []Trigger
+	When func(*folding) bool // nil means always
+	Then func(*folding)
+}
+
+func (r *Row) matches(f *folding) bool {
+	if r.From != nil && !slices.Contains(r.From, f.s.Phase) {
+		return false
+	}
+	if r.On != nil && !slices.Contains(r.On, f.on) {
+		return false
+	}
+	return r.When == nil || r.When(f)
+}
+
+// Sets of phases the table speaks of.
+func inC() []Phase {
+	return []Phase{PhaseCreatePending, PhaseCreateUnknown, PhaseReconciliation}
+}
+
+func inCOrQuarantined() []Phase { return append(inC(), PhaseQuarantined) }
+
+func inJ() []Phase {
+	return []Phase{PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseCancelRequested, PhaseCancelling}
+}
+
+func lateJ() []Phase {
+	return append(inJ(), PhaseResultTimedOut, PhaseCancellationUnconfirmed, PhaseQuarantined)
+}
+
+func observed(classes ...events.Class) []Trigger {
+	var list []Trigger
+	for _, c := range classes {
+		list = append(list, Trigger("job.observed/"+string(c)))
+	}
+	return list
+}
+
+// conflictRow is row 33, looked at before all others.
+func conflictRow() *Row {
+	return &Row{
+		ID: "33",
+		When: func(f *folding) bool {
+			return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() && f.conflict() &&
+				(f.s.Phase != PhaseQuarantined || f.s.Quarantine != QuarantineConflict)
+		},
+		Then: func(f *folding) {
+			f.enter(PhaseQuarantined, ReasonJobConflict)
+			f.s.Quarantine = QuarantineConflict
+			f.s.Prompt = Prompt{}
+		},
+	}
+}
+
+// conflict says whether the fact shows a second job, or a job of another
+// operation. It keeps what it finds as a stray, since nothing else will.
+func (f *folding) conflict() bool {
+	other := func(id string) bool {
+		if id == "" {
+			return false
+		}
+		if known := f.s.Job.ID; known != "" {
+			return id != known
+		}
+		return f.s.Hint.Exact && f.s.Hint.JobID != id
+	}
+	stray := func(id, claim string) bool {
+		if claim == events.ClaimOwn || claim == "" {
+			f.stray(id)
+		}
+		return true
+	}
+	foreign := func(claim string) bool {
+		return claim != "" && claim != events.ClaimOwn && claim != f.s.Operation
+	}
+	switch fact := f.fact.(type) {
+	case *events.CreateAnswered:
+		if foreign(fact.Claim) || fact.EchoDiffer {
+			return true
+		}
+		if other(fact.JobID) {
+			return stray(fact.JobID, fact.Claim)
+		}
+	case *events.LookupAnswered:
+		if fact.Outcome != events.LookupFound {
+			return false
+		}
+		exact := 0
+		found := false
+		for _, j := range fact.Jobs {
+			if !j.Exact {
+				continue
+			}
+			exact++
+			if foreign(j.Claim) {
+				found = true
+			}
+			if other(j.ID) {
+				found = stray(j.ID, j.Claim)
+			}
+		}
+		if exact > 1 {
+			for _, j := range fact.Jobs {
+				if j.Exact && j.ID != f.s.Job.ID && !foreign(j.Claim) {
+					f.stray(j.ID)
+				}
+			}
+		}
+		return found || exact > 1
+	case *events.JobObserved:
+		if foreign(fact.Claim) {
+			return true
+		}
+		if f.s.Job.ID != "" && fact.JobID != f.s.Job.ID {
+			return stray(fact.JobID, fact.Claim)
+		}
+	case *events.WebhookReceived:
+		if fact.Exact && other(fact.JobID) {
+			return stray(fact.JobID, "")
+		}
+	case *events.JobContested:
+		return fact.JobID == f.s.Job.ID || f.s.Job.ID == ""
+	}
+	return false
+}
+
+func (f *folding) stray(id string) {
+	if id != "" && id != f.s.Job.ID && !slices.Contains(f.s.Strays, id) {
+		f.s.Strays = append(f.s.Strays, id)
+	}
+}
+
+// table is the transition table without row 33, which comes first, and row 0,
+// which is what is left. At most one of its rows matches any fact in any state.
+//
+//nolint:maintidx // one table in one place; a split would hide the order
+func table() []Row {
+	return []Row{
+		{
+			ID: "1", From: []Phase{PhaseNone}, On: []Trigger{"intent.recorded"},
+			Then: func(f *folding) {
+				s := f.s
+				s.Intent = *f.fact.(*events.IntentRecorded)
+				s.Started = f.e.Time
+				switch {
+				case s.Intent.NeedsApproval:
+					s.Dates.Approval = f.e.Time.Add(s.Intent.Deadlines.Approval)
+					f.enter(PhaseApprovalPending, "")
+				case s.Intent.Adopt != "":
+					f.start()
+					f.bind(s.Intent.Adopt, "", "")
+					s.Job.Adopted = true
+					f.enter(PhaseAccepted, "")
+				default:
+					f.start()
+					f.enter(PhaseCreatePending, "")
+				}
+			},
+		},
+		{
+			ID: "0", On: []Trigger{"intent.recorded"},
+			When: func(f *folding) bool { return f.s.Phase != PhaseNone },
+			Then: func(f *folding) { f.reason, f.refuse = ReasonSecondIntent, true },
+		},
+		{
+			ID: "2", From: []Phase{PhaseApprovalPending}, On: []Trigger{"approval.granted"},
+			Then: func(f *folding) {
+				f.start()
+				f.s.Dates.Approval = time.Time{}
+				if f.s.Intent.Adopt != "" {
+					f.bind(f.s.Intent.Adopt, "", "")
+					f.s.Job.Adopted = true
+					f.enter(PhaseAccepted, "")
+					return
+				}
+				f.enter(PhaseCreatePending, "")
+			},
+		},
+		{
+			ID: "2", From: []Phase{PhaseApprovalPending}, On: []Trigger{"approval.denied"},
+			Then: func(f *folding) { f.enter(PhaseAbandoned, ReasonApprovalDenied) },
+		},
+		{
+			ID: "2", From: []Phase{PhaseApprovalPending}, On: []Trigger{"deadline.passed/approval"},
+			When: func(f *folding) bool { return f.due(f.s.Dates.Approval) },
+			Then: func(f *folding) { f.enter(PhaseAbandoned, ReasonApprovalExpired) },
+		},
+		{
+			ID: "3", From: inC(), On: []Trigger{"create.attempted"},
+			When: (*folding).mayCreate,
+			Then: func(f *folding) {
+				fact := f.fact.(*events.CreateAttempted)
+				unresolved := f.s.Creates.Unresolved() > 0
+				f.open(&f.s.Creates, fact.Attempt)
+				f.s.RiskAccepted = false
+				f.s.Pace.Lookups = 0
+				if unresolved {
+					f.enter(PhaseReconciliation, ReasonCreateUnknown)
+				}
+			},
+		},
+		{
+			ID: "4", From: inCOrQuarantined(), On: []Trigger{"create.answered/accepted", "create.answered/conflict"},
+			When: func(f *folding) bool {
+				a := f.fact.(*events.CreateAnswered)
+				return f.open34() && a.JobID != "" && a.Claim == events.ClaimOwn
+			},
+			Then: func(f *folding) {
+				a := f.fact.(*events.CreateAnswered)
+				if t := f.s.Creates.find(a.Attempt); t != nil {
+					t.Status = AttemptAnswered // also where the answer was a conflict that named the job
+				}
+				f.accept(a.JobID, a.StatusURL, a.Remote)
+			},
+		},
+		{
+			ID: "5", From: inCOrQuarantined(), On: []Trigger{"create.answered/completed"},
+			When: func(f *folding) bool {
+				a := f.fact.(*events.CreateAnswered)
+				return f.open34() && (a.JobID == "" || a.Claim == events.ClaimOwn)
+			},
+			Then: func(f *folding) {
+				a := f.fact.(*events.CreateAnswered)
+				f.bind(a.JobID, a.StatusURL, a.Remote)
+				if f.s.Cancel.Wished {
+					f.s.Cancel.TooLate = true
+				}
+				if !f.s.Intent.Promises.HasResult {
+					f.s.Outcome = OutcomeSuccess
+					f.enter(PhaseSucceeded, "")
+					return
+				}
+				f.collect(OutcomeSuccess, "")
+			},
+		},
+		{
+			ID: "6", From: inCOrQuarantined(), On: []Trigger{"create.answered/rejected", "create.answered/conflict"},
+			When: func(f *folding) bool {
+				return f.open34() && f.refused() && !f.throttled() && f.s.Creates.Unresolved() == 0
+			},
+			Then: func(f *folding) { f.enter(PhaseFailed, ReasonRefused) },
+		},
+		{
+			ID: "7", From: inC(), On: []Trigger{"create.answered/rejected", "create.answered/conflict", "create.answered/in_progress"},
+			When: func(f *folding) bool {
+				a := f.fact.(*events.CreateAnswered)
+				switch {
+				case !f.known:
+					f.reason = ReasonNoPermit
+					return false
+				case a.Outcome == events.CreateInProgress:
+					return f.s.Creates.Unresolved() > 0
+				case f.throttled():
+					return false
+				case a.Outcome == events.CreateRejected:
+					return f.s.Creates.Unresolved() > 0
+				}
+				return a.JobID == "" && f.s.Creates.Unresolved() > 0
+			},
+			Then: func(f *folding) { f.enter(PhaseReconciliation, ReasonCreateUnknown) },
+		},
+		{
+			ID: "8", From: inCOrQuarantined(), On: []Trigger{"create.answered/not_sent", "create.answered/rejected"},
+			When: func(f *folding) bool {
+				if !f.open34() || (f.on == "create.answered/rejected" && !f.throttled()) {
+					return false
+				}
+				if !f.known {
+					f.reason = ReasonNoPermit
+				}
+				return f.known
+			},
+			Then: (*folding).notSent,
+		},
+		{
+			ID: "9", From: inC(), On: []Trigger{"create.answered/ambiguous", "create.answered/presumed"},
+			When: func(f *folding) bool {
+				switch {
+				case !f.known:
+					f.reason = ReasonNoPermit
+					return false
+				case f.try.OwnClosed, f.try.Covered, f.try.Status != AttemptOpen:
+					return f.stale()
+				}
+				return true
+			},
+			Then: func(f *folding) {
+				f.s.Pace.Lookups = 0
+				f.enter(PhaseCreateUnknown, ReasonCreateUnknown)
+			},
+		},
+		{
+			ID: "10", From: inCOrQuarantined(), On: []Trigger{"lookup.answered/found"},
+			When: func(f *folding) bool {
+				j, ok := f.exactJob()
+				return f.open34() && ok && j.Claim == events.ClaimOwn
+			},
+			Then: func(f *folding) {
+				j, _ := f.exactJob()
+				f.accept(j.ID, j.StatusURL, "")
+			},
+		},
+		{
+			ID: "11", From: inC(), On: []Trigger{"lookup.answered/found"},
+			When: func(f *folding) bool {
+				l := f.fact.(*events.LookupAnswered)
+				if _, exact := f.exactJob(); exact || f.s.Creates.Unresolved() == 0 {
+					return false
+				}
+				if !f.covers(l.AsOf) {
+					return f.stale()
+				}
+				return true
+			},
+			Then: func(f *folding) {
+				f.listCandidates()
+				if f.s.Intent.Promises.WebhookNamesJob {
+					f.enter(PhaseReconciliation, ReasonCreateUnknown)
+					return
+				}
+				f.quarantineUnknown()
+			},
+		},
+		{
+			ID: "12", From: []Phase{PhaseCreateUnknown, PhaseReconciliation, PhaseQuarantined}, On: []Trigger{"lookup.answered/absent"},
+			When: (*folding).provedAbsent,
+			Then: func(f *folding) {
+				for i := range f.s.Creates.List {
+					if f.s.Creates.List[i].Unresolved() {
+						f.s.Creates.List[i].Covered = true
+					}
+				}
+				f.s.Changed = f.e.Sequence
+				switch {
+				case f.s.Cancel.Wished, f.createOver(), f.s.Phase == PhaseQuarantined:
+					f.enter(PhaseFailed, ReasonNotCreated)
+				default:
+					f.enter(PhaseCreatePending, "")
+				}
+			},
+		},
+		{
+			ID: "13", From: inC(), On: []Trigger{"lookup.answered/absent", "lookup.answered/failed"},
+			When: func(f *folding) bool {
+				if f.on == "lookup.answered/absent" && f.s.Phase != PhaseCreatePending && f.provedAbsent() {
+					return false
+				}
+				if !f.covers(f.fact.(*events.LookupAnswered).AsOf) {
+					return f.stale()
+				}
+				return f.s.Creates.Unresolved() > 0
+			},
+			Then: func(f *folding) { f.enter(PhaseReconciliation, ReasonCreateUnknown) },
+		},
+		{
+			ID: "14", From: inCOrQuarantined(), On: anyObserved(),
+			When: func(f *folding) bool {
+				o := f.fact.(*events.JobObserved)
+				return f.open34() && f.s.Job.ID == "" && f.s.Hint.Exact && f.s.Hint.JobID == o.JobID && o.Claim == events.ClaimOwn
+			},
+			Then: func(f *folding) {
+				o := f.fact.(*events.JobObserved)
+				f.accept(o.JobID, "", o.Remote)
+				f.observe(o)
+			},
+		},
+		{
+			ID: "15", From: inC(), On: []Trigger{"deadline.passed/create"},
+			When: func(f *folding) bool {
+				if f.s.Creates.Open() != nil {
+					f.reason, f.refuse = ReasonAttemptOpen, true
+					return false
+				}
+				return !f.s.Dates.CreatePassed && f.due(f.s.Dates.Create)
+			},
+			Then: func(f *folding) {
+				s := f.s
+				s.Dates.CreatePassed = true
+				p := s.Intent.Promises
+				switch {
+				case s.Creates.Unresolved() == 0:
+					f.enter(PhaseFailed, f.unsent())
+				case p.Lookup == events.LookupExact || p.WebhookNamesJob:
+					f.enter(PhaseReconciliation, ReasonCreateUnknown)
+				default:
+					f.quarantineUnknown()
+				}
+			},
+		},
+		{
+			ID: "16", From: inC(), On: []Trigger{"deadline.passed/result"},
+			When: func(f *folding) bool {
+				if f.s.Creates.Open() != nil {
+					f.reason, f.refuse = ReasonAttemptOpen, true
+					return false
+				}
+				return f.due(f.s.Dates.Result)
+			},
+			Then: func(f *folding) {
+				if f.s.Creates.Unresolved() == 0 {
+					f.enter(PhaseFailed, f.unsent())
+					return
+				}
+				f.quarantineUnknown()
+			},
+		},
+		{
+			ID: "17", From: append(inJ(), PhaseQuarantined), On: observed(events.ClassQueued, events.ClassRunning, events.ClassUnknown),
+			When: func(f *folding) bool { return f.sees(false) },
+			Then: func(f *folding) { f.observe(f.fact.(*events.JobObserved)) },
+		},
+		{
+			ID: "18", From: append(inJ(), PhaseQuarantined), On: observed(events.ClassInputRequired),
+			When: func(f *folding) bool { return f.sees(false) },
+			Then: func(f *folding) { f.observe(f.fact.(*events.JobObserved)) },
+		},
+		{
+			ID: "19", From: lateJ(), On: observed(events.ClassSucceeded, events.ClassPartial),
+			When: func(f *folding) bool { return f.sees(true) },
+			Then: func(f *folding) { f.observe(f.fact.(*events.JobObserved)) },
+		},
+		{
+			ID: "20", From: lateJ(), On: observed(events.ClassFailed, events.ClassExpired, events.ClassCancelled),
+			When: func(f *folding) bool { return f.sees(true) },
+			Then: func(f *folding) { f.observe(f.fact.(*events.JobObserved)) },
+		},
+		{
+			ID: "21", From: inJ(), On: []Trigger{"observation.failed/not_found"},
+			When: func(f *folding) bool {
+				if !f.covers(f.fact.(*events.ObservationFailed).AsOf) {
+					return f.stale()
+				}
+				grace := f.s.Intent.Promises.NotFoundGrace + f.s.Intent.Policy.ClockDifference
+				return f.s.Pace.NotFound >= 3 && f.e.Time.Sub(f.s.Pace.NotFoundSince) >= grace
+			},
+			Then: func(f *folding) {
+				if f.s.Phase == PhaseCancelling && f.s.Intent.Promises.GoneConfirmsCancel {
+					f.s.Outcome = OutcomeCancelled
+					f.enter(PhaseCancelled, ReasonGone)
+					return
+				}
+				f.enter(PhaseQuarantined, ReasonJobLost)
+				f.s.Quarantine = QuarantineLost
+			},
+		},
+		{
+			ID: "22", From: []Phase{PhaseResultCollecting}, On: []Trigger{"result.collected"},
+			When: (*folding).checksPass,
+			Then: (*folding).collected,
+		},
+		{
+			ID: "23", From: []Phase{PhaseResultCollecting}, On: []Trigger{"result.collected"},
+			When: func(f *folding) bool { return !f.checksPass() },
+			Then: func(f *folding) {
+				f.keepResult()
+				if f.s.Outcome == OutcomeSuccess {
+					f.enter(PhaseResultValidationFailed, ReasonCheckFailed)
+					return
+				}
+				f.finish("")
+			},
+		},
+		{
+			ID: "24", From: []Phase{PhaseResultCollecting}, On: []Trigger{"deadline.passed/collect"},
+			When: func(f *folding) bool {
+				if f.s.Results.Open() != nil {
+					f.reason, f.refuse = ReasonAttemptOpen, true
+					return false
+				}
+				return f.due(f.s.Dates.Collect)
+			},
+			Then: func(f *folding) { f.withoutResult(ReasonCollectDeadline) },
+		},
+		{
+			ID: "24", From: []Phase{PhaseResultCollecting}, On: []Trigger{"result.failed/ambiguous", "result.failed/presumed", "result.failed/error"},
+			When: func(f *folding) bool { return !f.s.Intent.Promises.RepeatResult && f.known },
+			Then: func(f *folding) { f.withoutResult(ReasonResultLost) },
+		},
+		{
+			ID: "0", From: []Phase{PhaseResultCollecting}, On: []Trigger{"result.attempted"},
+			When: func(f *folding) bool { return f.s.Results.Open() == nil && f.numbered(&f.s.Results) },
+			Then: func(f *folding) { f.open(&f.s.Results, f.fact.(*events.ResultAttempted).Attempt) },
+		},
+		{
+			ID: "25", From: append(inC(), PhaseApprovalPending), On: []Trigger{"cancel.requested"},
+			When: func(f *folding) bool { return f.s.Creates.Unresolved() == 0 },
+			Then: func(f *folding) {
+				f.wish()
+				if len(f.s.Creates.List) == 0 {
+					f.s.Outcome = OutcomeCancelled
+					f.enter(PhaseCancelled, ReasonCancelledUnsent)
+					return
+				}
+				f.enter(PhaseFailed, ReasonNotCreated)
+			},
+		},
+		{
+			ID: "26", From: inC(), On: []Trigger{"cancel.requested"},
+			When: func(f *folding) bool { return f.s.Creates.Unresolved() > 0 },
+			Then: (*folding).wish,
+		},
+		{
+			ID: "26", From: []Phase{PhaseQuarantined}, On: []Trigger{"cancel.requested"},
+			When: func(f *folding) bool { return f.s.Quarantine != QuarantineLost },
+			Then: (*folding).wish,
+		},
+		{
+			ID: "27", From: []Phase{PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseResultTimedOut, PhaseCancellationUnconfirmed, PhaseQuarantined},
+			On: []Trigger{"cancel.requested"},
+			When: func(f *folding) bool {
+				return f.s.Phase != PhaseQuarantined || f.s.Quarantine == QuarantineLost
+			},
+			Then: func(f *folding) {
+				f.wish()
+				if f.cancellable() {
+					f.s.Cancels.Streak = 0
+					f.s.Cancel.Repeat = f.s.Phase == PhaseCancellationUnconfirmed && f.s.Intent.Promises.RepeatCancel
+					f.s.Dates.Cancel = time.Time{}
+					f.enter(PhaseCancelRequested, "")
+				}
+			},
+		},
+		{
+			ID: "27a", From: []Phase{PhaseResultCollecting, PhaseResultUnavailable, PhaseResultValidationFailed}, On: []Trigger{"cancel.requested"},
+			Then: func(f *folding) {
+				f.wish()
+				f.s.Cancel.TooLate = true
+				f.reason = ReasonTooLate
+			},
+		},
+		{
+			ID: "28", From: []Phase{PhaseCancelRequested}, On: []Trigger{"cancel.answered/acknowledged", "cancel.answered/confirmed"},
+			When: (*folding).permitted,
+			Then: func(f *folding) {
+				f.prompt("cancel")
+				f.enter(PhaseCancelling, "")
+			},
+		},
+		{
+			ID: "28a", From: []Phase{PhaseCancelRequested}, On: []Trigger{"cancel.attempted"},
+			When: func(f *folding) bool {
+				if f.s.Cancels.Open() != nil {
+					f.reason, f.refuse = ReasonAttemptOpen, true
+					return false
+				}
+				return (len(f.s.Cancels.List) == 0 || f.s.Cancel.Repeat) && f.numbered(&f.s.Cancels)
+			},
+			Then: func(f *folding) {
+				f.open(&f.s.Cancels, f.fact.(*events.CancelAttempted).Attempt)
+				f.s.Cancel.Repeat = false
+				if f.s.Dates.Cancel.IsZero() {
+					f.s.Dates.Cancel = f.e.Time.Add(f.s.Intent.Deadlines.Cancel)
+				}
+			},
+		},
+		{
+			ID: "29", From: []Phase{PhaseCancelRequested},
+			On:   []Trigger{"cancel.answered/too_late", "cancel.answered/refused", "cancel.answered/ambiguous", "cancel.answered/presumed"},
+			When: (*folding).permitted,
+			Then: func(f *folding) { f.prompt("cancel") },
+		},
+		{
+			ID: "29a", From: []Phase{PhaseCancelRequested}, On: []Trigger{"cancel.answered/not_sent"},
+			When: (*folding).permitted,
+			Then: func(f *folding) { f.s.Cancel.Repeat = f.s.Cancel.Repeat || len(f.s.Cancels.List) > 0 },
+		},
+		{
+			ID: "30", From: []Phase{PhaseCancelRequested}, On: []Trigger{"cancel.answered/unsupported"},
+			When: (*folding).permitted,
+			Then: func(f *folding) {
+				f.s.Cancel.Impossible = true
+				f.s.Dates.Cancel = time.Time{}
+				f.enter(PhaseObserving, "")
+			},
+		},
+		{
+			ID: "31", From: []Phase{PhaseCancelRequested, PhaseCancelling}, On: []Trigger{"deadline.passed/cancel"},
+			When: func(f *folding) bool {
+				if f.s.Cancels.Open() != nil {
+					f.reason, f.refuse = ReasonAttemptOpen, true
+					return false
+				}
+				return f.due(f.s.Dates.Cancel)
+			},
+			Then: func(f *folding) { f.enter(PhaseCancellationUnconfirmed, ReasonCancelDeadline) },
+		},
+		{
+			ID: "32", From: []Phase{PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseCancelRequested}, On: []Trigger{"deadline.passed/result"},
+			When: func(f *folding) bool {
+				if f.s.Phase == PhaseCancelRequested && !f.s.Dates.Cancel.IsZero() {
+					return false
+				}
+				if !f.s.lookedAfter(f.s.Dates.Result) {
+					f.reason, f.refuse = ReasonTooEarly, true
+					return false
+				}
+				return f.due(f.s.Dates.Result)
+			},
+			Then: func(f *folding) { f.enter(PhaseResultTimedOut, ReasonResultDeadline) },
+		},
+		{
+			ID: "35", On: []Trigger{
+				"decision.made/abandon", "decision.made/extend", "decision.made/adopt", "decision.made/retry_create", "decision.made/resume",
+				"decision.made/retry_collection", "decision.made/accept_result", "decision.made/mark_cancelled",
+			},
+			When: (*folding).decidable,
+			Then: (*folding).decide,
+		},
+		{
+			ID: "36", From: []Phase{PhaseSucceeded, PhaseFailed, PhaseCancelled, PhaseAbandoned},
+			On: []Trigger{
+				"create.answered/accepted", "create.answered/completed", "create.answered/conflict", "lookup.answered/found", "webhook.received",
+				"job.observed/queued", "job.observed/running", "job.observed/input_required", "job.observed/succeeded", "job.observed/partial",
+				"job.observed/failed", "job.observed/cancelled", "job.observed/expired", "job.observed/unknown",
+			},
+			Then: func(f *folding) {
+				f.keepStrays()
+				f.reason = ReasonTerminal
+			},
+		},
+		{
+			ID: "37", On: []Trigger{"webhook.received"},
+			When: func(f *folding) bool {
+				return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() &&
+					(f.s.Phase != PhaseQuarantined || f.s.Quarantine != QuarantineConflict)
+			},
+			Then: func(f *folding) {
+				w := f.fact.(*events.WebhookReceived)
+				switch f.s.Phase {
+				case PhaseResultCollecting, PhaseResultUnavailable, PhaseResultValidationFailed, PhaseApprovalPending:
+					f.reason = ReasonTooLate
+					return
+				}
+				if w.JobID != "" && w.Exact && f.s.Job.ID == "" {
+					f.s.Hint = Hint{JobID: w.JobID, Exact: true}
+				}
+				if f.s.Job.ID != "" || f.s.Hint.Exact {
+					f.prompt("webhook")
+				}
+			},
+		},
+		{
+			ID: "38", From: []Phase{PhaseResultUnavailable, PhaseResultValidationFailed}, On: []Trigger{"result.collected"},
+			Then: func(f *folding) {
+				if f.checksPass() {
+					f.collected()
+					return
+				}
+				f.keepResult()
+				f.enter(PhaseResultValidationFailed, ReasonCheckFailed)
+			},
+		},
+		{
+			ID: "39", On: []Trigger{"step.deferred"},
+			When: func(f *folding) bool { return f.s.Phase.Live() },
+			Then: func(f *folding) {
+				d := f.fact.(*events.StepDeferred)
+				f.s.Pace.DeferUntil, f.s.Pace.Deferred = d.Until, d.Reason
+			},
+		},
+		{
+			ID: "40", On: []Trigger{"operation.paused"},
+			When: func(f *folding) bool { return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() },
+			Then: func(f *folding) { f.s.Paused = true },
+		},
+		{
+			ID: "40", On: []Trigger{"operation.resumed"},
+			When: func(f *folding) bool { return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() },
+			Then: func(f *folding) { f.s.Paused = false },
+		},
+		{
+			ID: "41", From: []Phase{PhaseInputRequired}, On: []Trigger{"input.answered"},
+			Then: func(f *folding) { f.prompt("input") },
+		},
+		{
+			ID: "0", On: []Trigger{"tags.changed"},
+			When: func(f *folding) bool { return f.s.Phase != PhaseNone },
+			Then: func(f *folding) { f.s.Intent.Tags = slices.Clone(f.fact.(*events.TagsChanged).Tags) },
+		},
+	}
+}
+
+func anyObserved() []Trigger {
+	return observed(events.ClassQueued, events.ClassRunning, events.ClassInputRequired, events.ClassSucceeded,
+		events.ClassPartial, events.ClassFailed, events.ClassCancelled, events.ClassExpired, events.ClassUnknown)
+}
+
+// open34 says whether evidence about the create may still establish a job here:
+// C always, quarantine only of kind unknown (row 34).
+func (f *folding) open34() bool {
+	return f.s.Phase != PhaseQuarantined || f.s.Quarantine == QuarantineUnknown
+}
+
+// due says whether a deadline has passed by the ledger's clock. One that comes
+// too early is rejected, and the next look is later by what was missing.
+func (f *folding) due(at time.Time) bool {
+	if at.IsZero() {
+		return false
+	}
+	if missing := at.Sub(f.e.Time); missing > 0 {
+		f.reason, f.refuse = ReasonTooEarly, true
+		f.s.Dates.RetryAt = f.e.Time.Add(max(missing, tooEarlyPause))
+		return false
+	}
+	return true
+}
+
+// tooEarlyPause keeps a fast clock from asking again and again.
+const tooEarlyPause = 10 * time.Second
+
+func (f *folding) numbered(tries *Tries) bool {
+	var number uint64
+	switch fact := f.fact.(type) {
+	case *events.CreateAttempted:
+		number = fact.Number
+	case *events.CancelAttempted:
+		number = fact.Number
+	case *events.ResultAttempted:
+		number = fact.Number
+	}
+	return number == tries.Made+1
+}
+
+// mayCreate refuses a permit for a create that could make a second job.
+func (f *folding) mayCreate() bool {
+	s := f.s
+	switch {
+	case s.Creates.Open() != nil:
+		f.reason = ReasonAttemptOpen
+	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Creates):
+		f.reason = ReasonNotApplicable
+	case s.Creates.Unresolved() > 0 && !s.RiskAccepted && !s.tokenHolds(f.fact.(*events.CreateAttempted).NotAfter):
+		f.reason = ReasonNotApplicable
+	default:
+		return true
+	}
+	f.refuse = true
+	return false
+}
+
+// tokenHolds says whether the provider promises to answer a repeated token with
+// the first job for a request that leaves no later than notAfter.
+func (s *State) tokenHolds(notAfter time.Time) bool {
+	if s.Intent.Promises.Guarantee != events.Deduplicated {
+		return false
+	}
+	ends, bounded := s.WindowEnds()
+	return !bounded || !notAfter.After(ends)
+}
+
+func (f *folding) createOver() bool {
+	d := f.s.Dates
+	return d.CreatePassed || (!d.Create.IsZero() && !f.e.Time.Before(d.Create))
+}
+
+func (f *folding) open(tries *Tries, a events.Attempt) {
+	tries.Made = a.Number
+	tries.List = append(tries.List, Try{
+		Number: a.Number, Status: AttemptOpen, Sequence: f.e.Sequence, OpenedAt: f.e.Time,
+		NotAfter: a.NotAfter, Timeout: a.Timeout, Request: a.Request,
+		Origin: a.Origin, Account: a.Account, Identity: a.Identity, Owner: a.Owner,
+	})
+	f.s.Changed = f.e.Sequence
+}
+
+// permitted says whether the answer belongs to an attempt that was permitted.
+func (f *folding) permitted() bool {
+	if !f.known {
+		f.reason = ReasonNoPermit
+	}
+	return f.known
+}
+
+// refused says whether the answer proves that no job was made.
+func (f *folding) refused() bool {
+	a := f.fact.(*events.CreateAnswered)
+	if !f.known {
+		return false
+	}
+	if a.Outcome == events.CreateRejected {
+		return true
+	}
+	if a.JobID == "" && f.s.Intent.Promises.RefusalIsProof {
+		if t := f.s.Creates.find(a.Attempt); t != nil {
+			t.Status = AttemptRejected
+		}
+		return true
+	}
+	return false
+}
+
+// throttled says whether the provider refused for now only.
+func (f *folding) throttled() bool {
+	a := f.fact.(*events.CreateAnswered)
+	return a.Outcome == events.CreateRejected && a.Class == events.ErrorThrottled
+}
+
+// notSent is row 8: the attempt is closed and made nothing.
+func (f *folding) notSent() {
+	s := f.s
+	if f.throttled8() {
+		s.Creates.Streak++
+	}
+	if s.Creates.Unresolved() > 0 {
+		return
+	}
+	rejected := false
+	for _, t := range s.Creates.List {
+		rejected = rejected || (t.Status == AttemptRejected && t.Number != f.fact.(*events.CreateAnswered).Attempt)
+	}
+	switch {
+	case s.Cancel.Wished && len(s.Creates.List) == 0:
+		s.Outcome = OutcomeCancelled
+		f.enter(PhaseCancelled, ReasonCancelledUnsent)
+	case s.Cancel.Wished:
+		f.enter(PhaseFailed, ReasonNotCreated)
+	case rejected:
+		f.enter(PhaseFailed, ReasonRefused)
+	case f.createOver(), s.Phase == PhaseQuarantined:
+		f.enter(PhaseFailed, f.unsent())
+	default:
+		f.enter(PhaseCreatePending, "")
+	}
+}
+
+func (f *folding) throttled8() bool { return f.on == "create.answered/rejected" }
+
+// unsent names why an operation without an unresolved attempt ends.
+func (f *folding) unsent() Reason {
+	if len(f.s.Creates.List) == 0 {
+		return ReasonNeverSent
+	}
+	for _, t := range f.s.Creates.List {
+		if t.Status == AttemptRejected {
+			return ReasonRefused
+		}
+	}
+	return ReasonNotCreated
+}
+
+func (f *folding) exactJob() (events.FoundJob, bool) {
+	l := f.fact.(*events.LookupAnswered)
+	for _, j := range l.Jobs {
+		if j.Exact {
+			return j, true
+		}
+	}
+	return events.FoundJob{}, false
+}
+
+func (f *folding) listCandidates() {
+	f.s.Candidates = nil
+	for _, j := range f.fact.(*events.LookupAnswered).Jobs {
+		if j.Claim == "" || j.Claim == events.ClaimOwn {
+			f.s.Candidates = append(f.s.Candidates, j.ID)
+		}
+	}
+}
+
+// provedAbsent is the guard of row 12: everything that could still make a job
+// appear is over, and the author knew all of it.
+func (f *folding) provedAbsent() bool {
+	l := f.fact.(*events.LookupAnswered)
+	s := f.s
+	p := s.Intent.Promises
+	if !l.Conclusive || !p.LookupConclusive || s.Creates.Unresolved() == 0 || s.Creates.Open() != nil {
+		return false
+	}
+	if s.Phase == PhaseQuarantined && s.Quarantine != QuarantineUnknown {
+		return false
+	}
+	if s.Hint.Exact { // someone who carries our reference says otherwise
+		return false
+	}
+	if p.Strict {
+		for _, t := range s.Creates.List {
+			if !t.OwnClosed {
+				return false
+			}
+		}
+	}
+	return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())
+}
+
+func (f *folding) quarantineUnknown() {
+	f.enter(PhaseQuarantined, ReasonCreateUnknown)
+	f.s.Quarantine = QuarantineUnknown
+}
+
+// sees is the guard of rows 17 to 20. The end of a job is positive evidence and
+// applies at any age; that it goes on applies only from someone who knew the
+// present state.
+func (f *folding) sees(positive bool) bool {
+	o := f.fact.(*events.JobObserved)
+	if f.s.Job.ID == "" || o.JobID != f.s.Job.ID {
+		return false
+	}
+	if f.s.Phase == PhaseQuarantined && f.s.Quarantine != QuarantineLost {
+		return false
+	}
+	if !positive && !f.covers(o.AsOf) {
+		return f.stale()
+	}
+	return true
+}
+
+func (f *folding) checksPass() bool {
+	for _, c := range f.fact.(*events.ResultCollected).Checks {
+		if !c.Passed {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *folding) keepResult() {
+	r := f.fact.(*events.ResultCollected)
+	f.s.Result = Result{Payload: r.Payload, Size: r.Size, MediaType: r.MediaType, Checks: slices.Clone(r.Checks)}
+}
+
+func (f *folding) collected() {
+	f.keepResult()
+	f.finish("")
+}
+
+func (f *folding) withoutResult(why Reason) {
+	if f.s.Outcome == OutcomeSuccess {
+		f.enter(PhaseResultUnavailable, why)
+		return
+	}
+	f.finish("")
+}
+
+func (f *folding) wish() {
+	c := f.fact.(*events.CancelRequested)
+	if !f.s.Cancel.Wished {
+		f.s.Cancel.Wished, f.s.Cancel.At, f.s.Cancel.By = true, f.e.Time, c.Who
+	}
+}
+
+func (f *folding) keepStrays() {
+	switch fact := f.fact.(type) {
+	case *events.CreateAnswered:
+		if fact.Claim == events.ClaimOwn || fact.Claim == "" {
+			f.stray(fact.JobID)
+		}
+	case *events.LookupAnswered:
+		for _, j := range fact.Jobs {
+			if j.Exact && (j.Claim == events.ClaimOwn || j.Claim == "") {
+				f.stray(j.ID)
+			}
+		}
+	case *events.WebhookReceived:
+		if fact.Exact {
+			f.stray(fact.JobID)
+		}
+	case *events.JobObserved:
+		if fact.Claim == events.ClaimOwn {
+			f.stray(fact.JobID)
+		}
+	}
+}
+
+// lookedAfter says whether a status read began after the deadline, or the
+// newest one failed after it.
+func (s *State) lookedAfter(deadline time.Time) bool {
+	if s.Job.ID == "" {
+		return true
+	}
+	return !s.Pace.LastReadLeft.Before(deadline) || (s.Pace.LastFailed && !s.Pace.LastRead.Before(deadline))
+}
+
+// decidable is the guard of row 35; a decision that does not fit is rejected.
+func (f *folding) decidable() bool {
+	s, d := f.s, f.fact.(*events.DecisionMade)
+	if s.Phase == PhaseNone {
+		return false
+	}
+	if s.Phase.Terminal() {
+		f.reason, f.refuse = ReasonTerminal, true
+		return false
+	}
+	ok, why := Allowed(*s, d.Choice)
+	if ok {
+		switch d.Choice {
+		case events.DecideAdopt:
+			if d.JobID == "" {
+				ok, why = false, ReasonBadDecision
+			} else if d.Claim != events.ClaimOwn {
+				ok, why = false, ReasonJobOwned
+			}
+		case events.DecideExtend:
+			if !d.Until.After(f.e.Time) || f.date(d.Which) == nil {
+				ok, why = false, ReasonBadDecision
+			}
+		case events.DecideRetryCreate:
+			if !d.AcceptRisk && !s.tokenHolds(f.e.Time.Add(s.Intent.Policy.RequestTimeout)) {
+				ok, why = false, ReasonRiskUnstated
+			}
+		case events.DecideMarkCancelled:
+			if d.Evidence.IsZero() {
+				ok, why = false, ReasonBadDecision
+			}
+		case events.DecideAbandon, events.DecideResume, events.DecideRetryCollection, events.DecideAcceptResult:
+		}
+	}
+	if !ok {
+		f.reason, f.refuse = why, true
+	}
+	return ok
+}
+
+// Allowed says whether a decision of this kind fits the state, or the reason
+// why not. Details of the decision itself are checked when it is folded.
+func Allowed(s State, choice events.DecisionKind) (bool, Reason) {
+	if s.Phase.Terminal() {
+		return false, ReasonTerminal
+	}
+	ok := false
+	switch choice {
+	case events.DecideAbandon, events.DecideExtend:
+		ok = s.Phase != PhaseNone
+	case events.DecideAdopt:
+		if s.Creates.Open() != nil {
+			return false, ReasonAttemptOpen
+		}
+		ok = s.inC() || s.Phase == PhaseQuarantined
+	case events.DecideRetryCreate:
+		if s.Creates.Open() != nil {
+			return false, ReasonAttemptOpen
+		}
+		ok = s.Phase == PhaseQuarantined && s.Quarantine == QuarantineUnknown
+	case events.DecideResume:
+		ok = s.Phase == PhaseResultTimedOut || s.Phase == PhaseCancellationUnconfirmed ||
+			(s.Phase == PhaseQuarantined && s.Quarantine == QuarantineLost)
+	case events.DecideRetryCollection:
+		ok = s.Phase == PhaseResultUnavailable || s.Phase == PhaseResultValidationFailed
+	case events.DecideAcceptResult:
+		ok = s.Phase == PhaseResultValidationFailed
+	case events.DecideMarkCancelled:
+		ok = s.Phase == PhaseCancellationUnconfirmed || s.Phase == PhaseQuarantined
+	}
+	if !ok {
+		return false, ReasonNotApplicable
+	}
+	return true, ""
+}
+
+func (f *folding) date(which events.Deadline) *time.Time {
+	switch which {
+	case events.DeadlineApproval:
+		return &f.s.Dates.Approval
+	case events.DeadlineCreate:
+		return &f.s.Dates.Create
+	case events.DeadlineResult:
+		return &f.s.Dates.Result
+	case events.DeadlineCancel:
+		return &f.s.Dates.Cancel
+	case events.DeadlineCollect:
+		return &f.s.Dates.Collect
+	}
+	return nil
+}
+
+func (f *folding) decide() {
+	s, d := f.s, f.fact.(*events.DecisionMade)
+	limits := s.Intent.Deadlines
+	switch d.Choice {
+	case events.DecideAbandon:
+		f.enter(PhaseAbandoned, ReasonDecided)
+	case events.DecideExtend:
+		*f.date(d.Which) = d.Until
+		s.Dates.RetryAt = time.Time{}
+		if d.Which == events.DeadlineCreate {
+			s.Dates.CreatePassed = false
+		}
+	case events.DecideAdopt:
+		if s.Job.ID != "" && s.Job.ID != d.JobID {
+			f.stray(s.Job.ID)
+			s.Job = Job{}
+		}
+		s.Strays = slices.DeleteFunc(s.Strays, func(id string) bool { return id == d.JobID })
+		s.Hint = Hint{}
+		s.Dates.Result = f.e.Time.Add(limits.Result)
+		s.Dates.Cancel = time.Time{}
+		for i := range s.Creates.List { // the decision says which job came of them
+			s.Creates.List[i].Covered = true
+		}
+		f.accept(d.JobID, "", "")
+		f.prompt("decision")
+	case events.DecideRetryCreate:
+		s.Cancel = Cancel{}
+		s.Dates.Create = f.e.Time.Add(limits.Create)
+		s.Dates.Result = f.e.Time.Add(limits.Result)
+		s.Dates.CreatePassed = false
+		s.Creates.Streak = 0
+		s.RiskAccepted = d.AcceptRisk
+		f.enter(PhaseCreatePending, ReasonDecided)
+	case events.DecideResume:
+		s.Dates.Result = f.e.Time.Add(limits.Result)
+		s.Dates.Cancel = time.Time{}
+		s.Pace.NotFound, s.Pace.NotFoundSince = 0, time.Time{}
+		f.enter(PhaseObserving, ReasonDecided)
+		f.prompt("decision")
+	case events.DecideRetryCollection:
+		f.collect(OutcomeSuccess, ReasonDecided)
+	case events.DecideAcceptResult:
+		f.enter(PhaseSucceeded, ReasonDecided)
+	case events.DecideMarkCancelled:
+		s.Outcome = OutcomeCancelled
+		f.enter(PhaseCancelled, ReasonDecided)
+	}
+}
