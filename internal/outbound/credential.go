@@ -1,0 +1,261 @@
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// maxCredential bounds a credential file in bytes.
+const maxCredential = 64 << 10
+
+// Place is where a credential goes.
+type Place string
+
+const (
+	InHeader Place = "header" // Name is the header
+	InQuery  Place = "query"  // Name is the parameter; one of that name already there is replaced
+	InBasic  Place = "basic"  // Authorization: Basic, over the formatted value ("user:{}")
+)
+
+// Credential says which credential goes where; it never holds the value. The
+// zero Credential means none.
+type Credential struct {
+	Ref  string // env:NAME or file:PATH
+	In   Place
+	Name string
+	// Format has "{}" where the value goes, once: "Bearer {}". Empty means "{}".
+	Format string
+	// Identity, if set, is the only one the call may use: credential_changed
+	// otherwise, and nothing is sent. It is what the attempt has recorded.
+	Identity string
+}
+
+// CredentialResolver gives the value behind a reference, afresh at each call,
+// so that a rotated credential is used without a restart. Errors name the
+// reference, never the value.
+type CredentialResolver interface {
+	Resolve(ctx context.Context, ref string) (Secret, error)
+}
+
+// References resolves env:NAME and file:PATH. Line ends at the end of a value
+// are dropped, since editors and mounted secrets add them.
+type References struct {
+	LookupEnv func(name string) (string, bool)
+	// ReadFile returns at most limit+1 bytes of a file.
+	ReadFile func(path string, limit int64) ([]byte, error)
+}
+
+// SystemReferences reads the process environment and the file system.
+func SystemReferences() References {
+	return References{LookupEnv: os.LookupEnv, ReadFile: readFile}
+}
+
+// Resolve implements CredentialResolver.
+func (r References) Resolve(_ context.Context, ref string) (Secret, error) {
+	scheme, name, _ := strings.Cut(ref, ":")
+	var value string
+	switch {
+	case scheme == "env" && envName(name):
+		v, ok := r.LookupEnv(name)
+		if !ok {
+			return Secret{}, fmt.Errorf("credential %s: not set", ref)
+		}
+		value = v
+	case scheme == "file" && name != "":
+		b, err := r.ReadFile(name, maxCredential)
+		if err != nil {
+			return Secret{}, fmt.Errorf("credential %s: %w", ref, err)
+		}
+		if len(b) > maxCredential {
+			return Secret{}, fmt.Errorf("credential %s: larger than %d bytes", ref, maxCredential)
+		}
+		value = string(b)
+	default:
+		// Not quoted: the likeliest mistake is the credential itself.
+		return Secret{}, errors.New("credential reference is not env:NAME or file:PATH")
+	}
+	value = strings.TrimRight(value, "\r\n")
+	if value == "" {
+		return Secret{}, fmt.Errorf("credential %s: empty", ref)
+	}
+	return NewSecret(value), nil
+}
+
+func envName(s string) bool {
+	for i, c := range []byte(s) {
+		if c != '_' && (c|0x20 < 'a' || c|0x20 > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// readFile refuses what is not a regular file: opening a pipe would block.
+func readFile(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit+1))
+}
+
+// Identity is a short digest that shows rotation and not the value: HMAC-SHA-256
+// under key, first 8 bytes, in hex. Without a key a value that can be guessed
+// can be confirmed.
+func Identity(key []byte, s Secret) string {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte("counterfoil credential identity 1\x00"))
+	m.Write([]byte(s.Reveal()))
+	return hex.EncodeToString(m.Sum(nil)[:8])
+}
+
+// CredentialIdentity resolves a reference to its identity, to be recorded with
+// the attempt before the call. It fails with a *Failure as Do does.
+func (c *Client) CredentialIdentity(ctx context.Context, ref string) (string, error) {
+	s, f := c.lookup(ctx, ref)
+	if f != nil {
+		return "", f
+	}
+	return Identity(c.cfg.IdentityKey, s), nil
+}
+
+func (c *Client) lookup(ctx context.Context, ref string) (Secret, *Failure) {
+	s, err := c.cfg.Resolve.Resolve(ctx, ref)
+	if err == nil && s.Empty() {
+		err = fmt.Errorf("credential %s: empty", ref)
+	}
+	if err != nil {
+		f := &Failure{Class: CredentialMissing, Sent: NotSent, Err: err}
+		if class, ended := contextClass(ctx); ended {
+			f.Class = class
+		}
+		return Secret{}, f
+	}
+	return s, nil
+}
+
+// resolve puts the credential into h.
+func (c *Client) resolve(ctx context.Context, cr Credential, h *hop) *Failure {
+	if cr.Ref == "" {
+		return nil
+	}
+	s, f := c.lookup(ctx, cr.Ref)
+	if f != nil {
+		return f
+	}
+	h.identity = Identity(c.cfg.IdentityKey, s)
+	if cr.Identity != "" && cr.Identity != h.identity {
+		return &Failure{Class: CredentialChanged, Sent: NotSent, Err: fmt.Errorf("credential %s: identity is %s, expected %s", cr.Ref, h.identity, cr.Identity)}
+	}
+	value := strings.Replace(orDefault(cr.Format, "{}"), "{}", s.Reveal(), 1)
+	h.scrub = newScrubber(s.Reveal(), value)
+	switch cr.In {
+	case InHeader:
+		h.attach = func(r *http.Request) { r.Header.Set(cr.Name, value) }
+	case InBasic:
+		basic := base64.StdEncoding.EncodeToString([]byte(value))
+		h.scrub = newScrubber(s.Reveal(), value, basic)
+		h.attach = func(r *http.Request) { r.Header.Set("Authorization", "Basic "+basic) }
+	case InQuery:
+		h.attach = func(r *http.Request) { r.URL.RawQuery = withParameter(r.URL.RawQuery, cr.Name, value) }
+	}
+	if cr.In == InHeader && !headerValue(value) {
+		return &Failure{Class: CredentialMissing, Sent: NotSent, Err: fmt.Errorf("credential %s: has a character that cannot stand in a header", cr.Ref)}
+	}
+	return nil
+}
+
+// withParameter sets one parameter and leaves the rest of the query as written.
+func withParameter(query, name, value string) string {
+	var parts []string
+	for p := range strings.SplitSeq(query, "&") {
+		k, _, _ := strings.Cut(p, "=")
+		if k, err := url.QueryUnescape(k); p != "" && (err != nil || k != name) {
+			parts = append(parts, p)
+		}
+	}
+	return strings.Join(append(parts, url.QueryEscape(name)+"="+url.QueryEscape(value)), "&")
+}
+
+// minScrub is the shortest value looked for, in bytes: a shorter one would
+// also be found where it is not meant. Not shorter than what replaces it, so
+// that bounds on the answer hold.
+const minScrub = len(redacted)
+
+// scrubber replaces a credential that a provider echoes, in the spellings in
+// which it was sent. An echo in another spelling stays.
+type scrubber struct{ needles []string }
+
+func newScrubber(values ...string) scrubber {
+	var s scrubber
+	for _, v := range values {
+		for _, v := range []string{v, url.QueryEscape(v), url.PathEscape(v)} {
+			if len(v) >= minScrub {
+				s.needles = append(s.needles, v)
+			}
+		}
+	}
+	return s
+}
+
+func (s scrubber) text(t string, count *int) string {
+	for _, n := range s.needles {
+		if c := strings.Count(t, n); c > 0 {
+			t = strings.ReplaceAll(t, n, redacted)
+			*count += c
+		}
+	}
+	return t
+}
+
+func (s scrubber) answer(a *Answer) {
+	a.URL = s.text(a.URL, &a.Scrubbed)
+	for _, vs := range a.Header {
+		for i := range vs {
+			vs[i] = s.text(vs[i], &a.Scrubbed)
+		}
+	}
+	for _, n := range s.needles {
+		if c := bytes.Count(a.Body, []byte(n)); c > 0 {
+			a.Body = bytes.ReplaceAll(a.Body, []byte(n), []byte(redacted))
+			a.Scrubbed += c
+		}
+		if a.Truncated { // the cut may have gone through an echo
+			for k := min(len(n)-1, len(a.Body)); k >= minScrub; k-- {
+				if strings.HasPrefix(n, string(a.Body[len(a.Body)-k:])) {
+					a.Body = a.Body[:len(a.Body)-k]
+					a.Scrubbed++
+					break
+				}
+			}
+		}
+	}
+}
+
+// err keeps the chain unless its text shows the credential.
+func (s scrubber) err(err error) error {
+	var n int
+	if text := s.text(err.Error(), &n); n > 0 {
+		return errors.New(text)
+	}
+	return err
+}
