@@ -1,0 +1,266 @@
+// Package workflow decides the one step that is due for an operation.
+//
+// Decide is pure: it takes the state, the time and what the worker knows of its
+// own surroundings, and gives work as data: a fact to append first, then an
+// effect to attempt. An effect whose fact was not stored at the expected
+// sequence is not attempted. It reads the promises in the state and never the
+// contract, as the fold does, so that both can be proved without one.
+package workflow
+
+import (
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// Target is where the operation's calls go as things stand now.
+type Target struct {
+	Origin     string // scheme://host:port of the create
+	Account    string
+	Credential string // reference; "" where none is needed
+	Identity   string // fingerprint of the credential's value
+	Missing    string // why the credential cannot be had; "" if it can
+}
+
+// World is what a worker knows beside the state.
+type World struct {
+	Now    time.Time // the worker's clock
+	Owner  string    // this worker and run
+	Target Target
+	// Gone says whether the owner of an attempt is proved to be gone: only one
+	// process at a time holds the data directory, and the owner names an
+	// earlier one. On a cluster nothing proves it.
+	Gone func(owner string) bool
+}
+
+// Decision is the work that is due. With neither fact nor effect there is none
+// before Until (zero: none by itself).
+type Decision struct {
+	Step projections.Step
+	// Fact is appended first, at the expected sequence if it is a permit. The
+	// digest of the exact request is filled in by the worker that builds it.
+	Fact events.Fact
+	// Effect is attempted after the fact is known to be stored.
+	Effect Effect
+	// Until is when to decide again if nothing is due or possible.
+	Until time.Time
+}
+
+// Effect is a call to the provider.
+//
+//sumtype:decl
+type Effect interface{ effect() }
+
+// SendCreate sends the create, the first time or again with the same bytes.
+type SendCreate struct {
+	Attempt events.Attempt
+	Stored  events.Digest // the request of the first attempt; zero if this is it
+}
+
+// SendCancel asks the provider to cancel.
+type SendCancel struct{ Attempt events.Attempt }
+
+// ReadStatus reads the job's status.
+type ReadStatus struct {
+	JobID   string
+	Prompt  string
+	Claim   bool          // the job is not ours yet: claim it before the fact
+	Timeout time.Duration // cut so that the result deadline is met
+}
+
+// LookUp asks the provider for our job, over all pages.
+type LookUp struct{ Timeout time.Duration }
+
+// CollectResult fetches and validates the result. Attempt is set where reading
+// changes something.
+type CollectResult struct {
+	Attempt *events.Attempt
+	Timeout time.Duration
+}
+
+func (SendCreate) effect()    {}
+func (SendCancel) effect()    {}
+func (ReadStatus) effect()    {}
+func (LookUp) effect()        {}
+func (CollectResult) effect() {}
+
+// Decide gives the step that is due. Of the steps whose time has come it takes
+// the first that is still possible; a late worker may find that the first is
+// not, and then gets the next, or the time of the next.
+func Decide(s projections.State, w World) Decision {
+	if kind, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() && w.Gone != nil && w.Gone(t.Owner) {
+		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
+		return Decision{Step: step, Fact: presume(s, kind, t)}
+	}
+	var until time.Time
+	for _, step := range projections.Steps(s) {
+		if step.At.After(w.Now) {
+			if until.IsZero() || step.At.Before(until) {
+				until = step.At
+			}
+			continue
+		}
+		if d, ok := possible(s, w, step); ok {
+			return d
+		}
+	}
+	return Decision{Until: until}
+}
+
+func possible(s projections.State, w World, step projections.Step) (Decision, bool) {
+	timeout := s.Intent.Policy.RequestTimeout
+	switch step.Kind {
+	case projections.StepPresume:
+		kind, t := s.OpenAttempt()
+		return Decision{Step: step, Fact: presume(s, kind, t)}, true
+	case projections.StepDeadline:
+		return Decision{Step: step, Fact: &events.DeadlinePassed{Which: step.Which}}, true
+	case projections.StepCreate:
+		return create(s, w, step)
+	case projections.StepLookup:
+		if d, changed := pinned(s, w, step); changed {
+			return d, true
+		}
+		if w.Target.Missing != "" {
+			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+		}
+		return Decision{Step: step, Effect: LookUp{Timeout: timeout}}, true
+	case projections.StepRead:
+		cut := timeout
+		if end := s.Dates.Result; !end.IsZero() && w.Now.Before(end) && s.Phase.Live() {
+			cut = min(cut, end.Sub(w.Now))
+		}
+		return Decision{Step: step, Effect: ReadStatus{
+			JobID: step.JobID, Prompt: step.Prompt, Claim: s.Job.ID == "", Timeout: cut,
+		}}, true
+	case projections.StepCancel:
+		if w.Target.Missing != "" {
+			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+		}
+		notAfter := w.Now.Add(timeout)
+		if end := s.Dates.Cancel; !end.IsZero() {
+			notAfter = earliest(notAfter, end.Add(-s.Intent.Policy.ClockDifference))
+		}
+		if !notAfter.After(w.Now) {
+			return Decision{}, false
+		}
+		a := attempt(s.Cancels.Made+1, w, notAfter, timeout)
+		return Decision{Step: step, Fact: &events.CancelAttempted{Attempt: a}, Effect: SendCancel{Attempt: a}}, true
+	case projections.StepCollect:
+		if s.Intent.Promises.RepeatResult {
+			return Decision{Step: step, Effect: CollectResult{Timeout: timeout}}, true
+		}
+		if w.Target.Missing != "" {
+			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+		}
+		notAfter := w.Now.Add(timeout)
+		if end := s.Dates.Collect; !end.IsZero() {
+			notAfter = earliest(notAfter, end.Add(-s.Intent.Policy.ClockDifference))
+		}
+		if !notAfter.After(w.Now) {
+			return Decision{}, false
+		}
+		a := attempt(s.Results.Made+1, w, notAfter, timeout)
+		return Decision{Step: step, Fact: &events.ResultAttempted{Attempt: a}, Effect: CollectResult{Attempt: &a, Timeout: timeout}}, true
+	}
+	return Decision{}, false
+}
+
+// create permits one create request, if it can still leave in time.
+func create(s projections.State, w World, step projections.Step) (Decision, bool) {
+	if d, changed := pinned(s, w, step); changed {
+		return d, true
+	}
+	if w.Target.Missing != "" {
+		return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+	}
+	timeout := s.Intent.Policy.RequestTimeout
+	notAfter := w.Now.Add(timeout)
+	if end := s.Dates.Create; !end.IsZero() {
+		notAfter = earliest(notAfter, end.Add(-s.Intent.Policy.ClockDifference))
+	}
+	if s.Creates.Unresolved() > 0 && !s.RiskAccepted {
+		// Only the token keeps this from making a second job.
+		if ends, bounded := s.WindowEnds(); bounded {
+			notAfter = earliest(notAfter, ends)
+		}
+	}
+	if !notAfter.After(w.Now) {
+		return Decision{}, false
+	}
+	a := attempt(s.Creates.Made+1, w, notAfter, timeout)
+	var stored events.Digest
+	if len(s.Creates.List) > 0 {
+		stored = s.Creates.List[0].Request
+		a.Request = stored
+	}
+	return Decision{Step: step, Fact: &events.CreateAttempted{Attempt: a}, Effect: SendCreate{Attempt: a, Stored: stored}}, true
+}
+
+// pinned defers a step that would go elsewhere, or as someone else, than an
+// unresolved attempt went: another account knows nothing of our token.
+func pinned(s projections.State, w World, step projections.Step) (Decision, bool) {
+	for _, t := range s.Creates.List {
+		if !t.Unresolved() || w.Target.Missing != "" || s.RiskAccepted {
+			continue
+		}
+		detail := ""
+		switch {
+		case t.Origin != w.Target.Origin:
+			detail = "origin differs from the unresolved attempt's"
+		case t.Account != w.Target.Account:
+			detail = "account differs from the unresolved attempt's"
+		case t.Identity != w.Target.Identity:
+			detail = "credential differs from the unresolved attempt's"
+		default:
+			continue
+		}
+		return deferred(w, step, s, events.DeferTargetChanged, detail), true
+	}
+	return Decision{}, false
+}
+
+// deferred rests the step: a lease is not a place to wait. A stopped or ended
+// operation looks up at a pace of its own, so there the failed look-up is the
+// record.
+func deferred(w World, step projections.Step, s projections.State, why events.DeferReason, detail string) Decision {
+	if !s.Phase.Live() {
+		return Decision{Step: step, Fact: &events.LookupAnswered{
+			Outcome: events.LookupFailed,
+			Call:    events.Call{AsOf: s.Sequence, Class: events.ErrorNoCredential, Code: string(why), Message: detail},
+		}}
+	}
+	return Decision{Step: step, Fact: &events.StepDeferred{
+		Until: w.Now.Add(s.Intent.Policy.BackoffMax), Reason: why, Detail: detail,
+	}}
+}
+
+func attempt(number uint64, w World, notAfter time.Time, timeout time.Duration) events.Attempt {
+	return events.Attempt{
+		Number: number, Origin: w.Target.Origin, Account: w.Target.Account,
+		Credential: w.Target.Credential, Identity: w.Target.Identity,
+		NotAfter: notAfter, Timeout: timeout, Owner: w.Owner,
+	}
+}
+
+// presume closes an attempt whose owner cannot be running any more. Its own
+// worker may still say better.
+func presume(s projections.State, kind events.Type, t *projections.Try) events.Fact {
+	call := events.Call{AsOf: s.Sequence, Class: events.ErrorInternal, Message: "no answer was recorded by " + t.Owner}
+	switch kind {
+	case events.TypeCancelAttempted:
+		return &events.CancelAnswered{Attempt: t.Number, Outcome: events.CancelPresumed, Call: call}
+	case events.TypeResultAttempted:
+		return &events.ResultFailed{Attempt: t.Number, Outcome: events.ResultPresumed, Call: call}
+	default:
+		return &events.CreateAnswered{Attempt: t.Number, Outcome: events.CreatePresumed, Call: call}
+	}
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
