@@ -239,13 +239,12 @@ func (s scrubber) answer(a *Answer) {
 			a.Body = bytes.ReplaceAll(a.Body, []byte(n), []byte(redacted))
 			a.Scrubbed += c
 		}
-		if a.Truncated { // the cut may have gone through an echo
-			for k := min(len(n)-1, len(a.Body)); k >= minScrub; k-- {
-				if strings.HasPrefix(n, string(a.Body[len(a.Body)-k:])) {
-					a.Body = a.Body[:len(a.Body)-k]
-					a.Scrubbed++
-					break
-				}
+		// The end may have cut through an echo.
+		for k := min(len(n)-1, len(a.Body)); k >= minScrub; k-- {
+			if strings.HasPrefix(n, string(a.Body[len(a.Body)-k:])) {
+				a.Body = a.Body[:len(a.Body)-k]
+				a.Scrubbed++
+				break
 			}
 		}
 	}

@@ -177,15 +177,19 @@ type spoken struct {
 	g *guard
 }
 
+// Write hides an error of the network from net/http, which would drop an
+// answer that is already here: a provider may answer 401 or 413 and close
+// without reading the rest. The reading side finds the answer, or the error.
 func (s *spoken) Write(p []byte) (int, error) {
 	s.g.mu.Lock()
 	s.g.speaks = true
 	s.g.mu.Unlock()
 	n, err := s.Conn.Write(p)
-	if n > 0 {
-		s.g.mu.Lock()
-		s.g.flushed = true
-		s.g.mu.Unlock()
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	s.g.flushed = s.g.flushed || n > 0
+	if err != nil && s.g.left && s.g.stop == nil {
+		return len(p), nil
 	}
 	return n, err
 }

@@ -79,10 +79,10 @@ func (nw *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	r := &received{Conn: end}
 	nw.mu.Lock()
 	nw.conns, nw.addrs = append(nw.conns, r), append(nw.addrs, addr)
-	n := len(nw.conns)
+	n, serve := len(nw.conns), nw.serve
 	nw.mu.Unlock()
 	go func() {
-		nw.serve(n, r)
+		serve(n, r)
 		end.Close()
 	}()
 	return client, nil

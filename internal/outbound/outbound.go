@@ -302,12 +302,13 @@ func (c *Client) once(ctx context.Context, h *hop, r Request) (Answer, *Failure)
 
 // read sends a request without side effects and follows redirects.
 func (c *Client) read(ctx context.Context, h *hop, redirects int) (Answer, *Failure) {
+	following := redirects > 0
 	for first := true; ; first = false {
 		a, f := c.readHop(ctx, h)
 		if f != nil && !first {
 			f.Sent = SentUnknown
 		}
-		if f != nil || redirects == 0 || !h.redirects(a.Status) || a.Header.Get("Location") == "" {
+		if f != nil || !following || !h.redirects(a.Status) || a.Header.Get("Location") == "" {
 			return a, f
 		}
 		next, err := c.follow(h, a.Header.Get("Location"), &redirects)
