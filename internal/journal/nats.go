@@ -1,0 +1,363 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// One request to the server, whatever the caller's own limit is. After it
+	// a write counts as unanswered.
+	answerLimit   = 5 * time.Second
+	reconnectWait = 250 * time.Millisecond
+
+	oldestMajor, oldestMinor = 2, 15 // schedules before it lose or resurrect messages
+	leastPayload             = 1 << 20
+
+	apiPrefix         = "$JS.API."
+	expectedHeader    = "Nats-Expected-Last-Subject-Sequence"
+	expectedForHeader = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+	codeStoreFailed   = 10077 // also "subject full", told apart by its text
+	textSubjectFull   = "maximum messages per subject exceeded"
+	codeNoMessage     = 10037
+	codeNoStream      = 10059
+	firstServerStatus = 500
+)
+
+// ErrNoJetStream says that the server has JetStream turned off.
+var ErrNoJetStream = errors.New("the NATS server has no JetStream")
+
+// ErrServerTooOld says that the server is older than we can work with.
+var ErrServerTooOld = errors.New("the NATS server is too old")
+
+// Config says where the streams are.
+type Config struct {
+	// Dial opens a connection inside the process; nil means URLs.
+	Dial func() (net.Conn, error)
+	// URLs of the servers, comma separated.
+	URLs string
+	// Name is how the server's own listings show this connection.
+	Name string
+	// Replicas of each stream: 1, 3 or 5.
+	Replicas int
+	// Logger hears of lost and regained connections. Nil means nobody.
+	Logger *slog.Logger
+}
+
+// NATS is the [Store] over a JetStream server or cluster. It may be shared
+// between goroutines.
+type NATS struct {
+	conn     *nats.Conn
+	js       jetstream.JetStream
+	replicas int
+}
+
+// Connect connects and checks that the server can carry the journal. It makes
+// no streams.
+func Connect(ctx context.Context, c Config) (*NATS, error) {
+	if c.Replicas < 1 {
+		return nil, fmt.Errorf("connect to the store: %d replicas, want at least 1", c.Replicas)
+	}
+	conn, err := nats.Connect(c.URLs, options(c)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the store: %w", err)
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("connect to the store: %w", err)
+	}
+	n := &NATS{conn: conn, js: js, replicas: c.Replicas}
+	if err := n.checkServer(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("connect to the store: %w", err)
+	}
+	return n, nil
+}
+
+type dialer func() (net.Conn, error)
+
+// InProcessConn implements the client library's interface of that name.
+func (d dialer) InProcessConn() (net.Conn, error) { return d() }
+
+func options(c Config) []nats.Option {
+	list := []nats.Option{
+		nats.Name(c.Name),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait),
+		// No buffer: a publish made while the server is away must fail then and
+		// not land when it is back, long after its caller was told otherwise.
+		nats.ReconnectBufSize(-1),
+	}
+	if c.Dial != nil {
+		list = append(list, nats.InProcessServer(dialer(c.Dial)))
+	}
+	if c.Logger != nil {
+		list = append(list,
+			nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.Logger.Warn("store connection lost", "error", err) }),
+			nats.ReconnectHandler(func(*nats.Conn) { c.Logger.Info("store connection regained") }),
+			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+				c.Logger.Error("store connection error", "error", err)
+			}),
+		)
+	} else {
+		list = append(list, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the library would print
+	}
+	return list
+}
+
+// Close ends the connection.
+func (n *NATS) Close() { n.conn.Close() }
+
+func (n *NATS) checkServer(ctx context.Context) error {
+	version := n.conn.ConnectedServerVersion()
+	if !recent(version) {
+		return fmt.Errorf("%w: it is version %q, want %d.%d or later", ErrServerTooOld, version, oldestMajor, oldestMinor)
+	}
+	if has := n.conn.MaxPayload(); has < leastPayload {
+		return fmt.Errorf("the NATS server takes messages of at most %d bytes, want %d (max_payload)", has, leastPayload)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	_, err := n.js.AccountInfo(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		return fmt.Errorf("%w: %w", ErrNoJetStream, err)
+	case err != nil:
+		return fmt.Errorf("ask the NATS server for JetStream: %w", err)
+	}
+	return nil
+}
+
+// recent reads "2.15.3" and "2.16.0-beta.1".
+func recent(version string) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	major, err := strconv.Atoi(strings.TrimPrefix(parts[0], "v"))
+	if err != nil {
+		return false
+	}
+	minor, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return false
+	}
+	return major > oldestMajor || major == oldestMajor && minor >= oldestMinor
+}
+
+// Provision makes the streams that are missing, then checks all of them. It
+// never changes a stream that is there. It needs the right to create streams,
+// which no role has on a cluster.
+func (n *NATS) Provision(ctx context.Context) error {
+	// A crash in between leaves some streams missing and the others empty;
+	// running it again makes the rest.
+	for _, s := range Streams() {
+		_, err := n.info(ctx, s)
+		if err == nil {
+			continue
+		}
+		if !isCode(err, codeNoStream) {
+			return err
+		}
+		if err := n.create(ctx, configuration(s, n.replicas)); err != nil {
+			return err
+		}
+	}
+	return n.Check(ctx)
+}
+
+// create asks pedantically: a setting the server would have to change to make
+// it work is refused and not silently dropped.
+func (n *NATS) create(ctx context.Context, c jetstream.StreamConfig) error {
+	request := struct {
+		jetstream.StreamConfig
+		Pedantic bool `json:"pedantic"`
+	}{c, true}
+	var answer struct {
+		Error *jetstream.APIError `json:"error"`
+	}
+	err := n.ask(ctx, "STREAM.CREATE."+c.Name, request, &answer)
+	if err == nil && answer.Error != nil {
+		err = answer.Error
+	}
+	if err != nil {
+		return fmt.Errorf("create stream %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// Check compares server and streams with what was provisioned and returns all
+// differences, each a [*DriftError]. Whether the server syncs every write is
+// not visible from here.
+func (n *NATS) Check(ctx context.Context) error {
+	if err := n.checkServer(ctx); err != nil {
+		return err
+	}
+	var problems []error
+	for _, s := range Streams() {
+		have, err := n.info(ctx, s)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		problems = append(problems, drift(configuration(s, n.replicas), have))
+	}
+	return errors.Join(problems...)
+}
+
+func (n *NATS) info(ctx context.Context, s Stream) (jetstream.StreamConfig, error) {
+	var answer struct {
+		Error  *jetstream.APIError    `json:"error"`
+		Config jetstream.StreamConfig `json:"config"`
+	}
+	err := n.ask(ctx, "STREAM.INFO."+string(s), struct{}{}, &answer)
+	if err == nil && answer.Error != nil {
+		err = answer.Error
+	}
+	if err != nil {
+		return jetstream.StreamConfig{}, fmt.Errorf("read configuration of stream %s: %w", s, err)
+	}
+	return answer.Config, nil
+}
+
+// ask sends one request to the JetStream API.
+func (n *NATS) ask(ctx context.Context, what string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	answer, err := n.conn.RequestWithContext(ctx, apiPrefix+what, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer.Data, out); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	return nil
+}
+
+func isCode(err error, code jetstream.ErrorCode) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == code
+}
+
+// Publish implements [Store].
+func (n *NATS) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error) {
+	out := nats.NewMsg(m.Subject)
+	for name, values := range m.Header {
+		out.Header[name] = values
+	}
+	if m.Guard != nil {
+		out.Header.Set(expectedHeader, strconv.FormatUint(m.Guard.Sequence, 10))
+		if m.Guard.Subject != "" && m.Guard.Subject != m.Subject {
+			out.Header.Set(expectedForHeader, m.Guard.Subject)
+		}
+	}
+	out.Data = m.Data
+
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	// No retries inside the library: a repeat after a lost answer is the
+	// journal's to judge.
+	ack, err := n.js.PublishMsg(ctx, out, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return 0, fmt.Errorf("publish on %s: %w", m.Subject, classify(err))
+	}
+	if ack.Stream != string(s) {
+		return 0, fmt.Errorf("publish on %s: stream %s took it, want %s", m.Subject, ack.Stream, s)
+	}
+	return ack.Sequence, nil
+}
+
+// classify maps the server's and the library's errors to ours. What is not
+// known for certain to have stored nothing is unanswered.
+func classify(err error) error {
+	var api *jetstream.APIError
+	if !errors.As(err, &api) {
+		for _, before := range []error{nats.ErrMaxPayload, nats.ErrBadSubject, nats.ErrHeadersNotSupported} {
+			if errors.Is(err, before) {
+				return err // refused before anything left
+			}
+		}
+		return fmt.Errorf("%w: %w", ErrUnanswered, err)
+	}
+	switch {
+	case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
+		return fmt.Errorf("%w: %w", ErrWrongSequence, err)
+	case api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		return fmt.Errorf("%w: %w", ErrInFlight, err)
+	case api.ErrorCode == codeStoreFailed && strings.Contains(api.Description, textSubjectFull):
+		return fmt.Errorf("%w: %w", ErrSubjectFull, err)
+	case api.Code >= firstServerStatus:
+		// A store that failed may have written all the same.
+		return fmt.Errorf("%w: %w", ErrUnanswered, err)
+	}
+	return err
+}
+
+// get is a read at the stream's leader. The library's own reads go to any
+// replica where a stream allows that, and replicas lag.
+func (n *NATS) get(ctx context.Context, s Stream, request any) (Message, error) {
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject  string    `json:"subject"`
+			Sequence uint64    `json:"seq"`
+			Header   []byte    `json:"hdrs"`
+			Data     []byte    `json:"data"`
+			Time     time.Time `json:"time"`
+		} `json:"message"`
+	}
+	err := n.ask(ctx, "STREAM.MSG.GET."+string(s), request, &answer)
+	switch {
+	case err != nil:
+		return Message{}, fmt.Errorf("read from stream %s: %w", s, err)
+	case answer.Error != nil && answer.Error.ErrorCode == codeNoMessage:
+		return Message{}, ErrNoMessage
+	case answer.Error != nil:
+		return Message{}, fmt.Errorf("read from stream %s: %w", s, answer.Error)
+	case answer.Message == nil:
+		return Message{}, fmt.Errorf("read from stream %s: an answer without message", s)
+	}
+	m := Message{
+		Subject: answer.Message.Subject, Sequence: answer.Message.Sequence,
+		Time: answer.Message.Time.UTC(), Data: answer.Message.Data,
+	}
+	if len(answer.Message.Header) > 0 {
+		header, err := nats.DecodeHeadersMsg(answer.Message.Header)
+		if err != nil {
+			return Message{}, fmt.Errorf("read headers of message %d of stream %s: %w", m.Sequence, s, err)
+		}
+		m.Header = header
+	}
+	return m, nil
+}
+
+// Last implements [Store].
+func (n *NATS) Last(ctx context.Context, s Stream, subject string) (Message, error) {
+	return n.get(ctx, s, struct {
+		Subject string `json:"last_by_subj"`
+	}{subject})
+}
+
+// Next implements [Store].
+func (n *NATS) Next(ctx context.Context, s Stream, subject string, from uint64) (Message, error) {
+	return n.get(ctx, s, struct {
+		Sequence uint64 `json:"seq"`
+		Subject  string `json:"next_by_subj"`
+	}{max(from, 1), subject})
+}

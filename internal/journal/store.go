@@ -1,0 +1,158 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Stream names one of the streams of DESIGN §3.
+type Stream string
+
+// The streams.
+const (
+	Ledger   Stream = "LEDGER"
+	History  Stream = "HISTORY"
+	Wakeups  Stream = "WAKEUPS"
+	Index    Stream = "INDEX"
+	Webhooks Stream = "WEBHOOKS"
+	Control  Stream = "CONTROL"
+	Payloads Stream = "PAYLOADS"
+)
+
+// Streams lists them all, in the order in which they are provisioned.
+func Streams() []Stream {
+	return []Stream{Ledger, Control, Webhooks, Payloads, History, Wakeups, Index}
+}
+
+// Errors a caller of a [Store] tells apart. Any other error says that nothing
+// was stored, or for a read that nothing was learned.
+var (
+	// ErrWrongSequence says that a guard did not hold. Nothing was stored by
+	// this call; an earlier copy of the same message may have been.
+	ErrWrongSequence = errors.New("wrong last sequence")
+	// ErrInFlight says that another write on the guarded subjects was under
+	// way. It proves nothing about what is stored.
+	ErrInFlight = errors.New("another write in flight")
+	// ErrUnanswered says that no answer came: the message may be stored, may
+	// not be, or may yet land.
+	ErrUnanswered = errors.New("write unanswered")
+	// ErrSubjectFull says that the subject holds its one message already.
+	ErrSubjectFull = errors.New("subject holds a message already")
+	// ErrNoMessage says that the stream's leader has no such message, or that
+	// none came within the wait.
+	ErrNoMessage = errors.New("no message")
+)
+
+// A Message is one stored message.
+type Message struct {
+	Subject  string
+	Sequence uint64    // of the stream
+	Time     time.Time // the server's, when it stored the message
+	Header   map[string][]string
+	Data     []byte
+}
+
+// Outgoing is a message to store.
+type Outgoing struct {
+	Subject string
+	Header  map[string][]string // not changed by the store
+	Data    []byte              // not changed by the store
+	Guard   *Guard              // nil: unconditional
+}
+
+// A Guard lets a message in only if the last message that matches Subject has
+// this sequence; 0 means that there is none.
+type Guard struct {
+	Subject  string // may hold wildcards; "" is the message's own subject
+	Sequence uint64
+}
+
+// A Store is the narrow port to JetStream on which the journal's own logic
+// stands. Implementations pass the suite in package conformance.
+//
+// Reads answer from the stream's leader: what was acknowledged before the call
+// is seen. Message times come from the server and never decrease with the
+// sequence on a single node.
+//
+// Store wakes schedules: a message on WAKEUPS with the headers ScheduleHeader
+// and TargetHeader is republished on its target at its time or up to 250 ms
+// later, never earlier, and then gone; the copy carries SchedulerHeader and
+// NextHeader. Any message to WAKEUPS that carries these two headers cancels
+// the schedule it names in the same write. WAKEUPS is a work queue: a due
+// message leaves it when acknowledged. On WAKEUPS and INDEX a new message
+// replaces the old one of its subject, leased or not; on WEBHOOKS it is
+// refused with ErrSubjectFull.
+type Store interface {
+	// Publish stores a message and returns its sequence.
+	Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error)
+	// Last gives the last message on the subject, which may hold wildcards.
+	Last(ctx context.Context, s Stream, subject string) (Message, error)
+	// Next gives the first message on the subject, which may hold wildcards,
+	// with a sequence of at least from.
+	Next(ctx context.Context, s Stream, subject string, from uint64) (Message, error)
+	// Read gives messages in order from a sequence on. Not for WAKEUPS.
+	Read(ctx context.Context, s Stream, subject string, from uint64) (Cursor, error)
+	// Queue joins a durable queue, making it if it is not there.
+	Queue(ctx context.Context, q QueueConfig) (Queue, error)
+}
+
+// A Cursor walks a stream. It belongs to one goroutine.
+type Cursor interface {
+	// Next gives the next message, waiting for one that is not there yet. With
+	// a wait of 0 it says ErrNoMessage at once; otherwise when wait is over.
+	// After any error the cursor stands where it stood.
+	Next(ctx context.Context, wait time.Duration) (Message, error)
+	// Close lets go of what the server holds for the cursor.
+	Close() error
+}
+
+// QueueConfig describes a durable queue: each message goes to one of those who
+// fetch, again if it is not acknowledged, without limit.
+type QueueConfig struct {
+	Stream  Stream
+	Durable string // its name; letters, digits, hyphens, underscores
+	Filter  string // subjects; on a work queue no two queues overlap
+	AckWait time.Duration
+	// From is the sequence to start at when the queue is made; 0 is the first.
+	From uint64
+}
+
+// A Queue hands out messages. It may be shared between goroutines.
+type Queue interface {
+	// Fetch gives up to limit messages, as soon as there is one; it waits for
+	// the first at most wait, 0 meaning not at all. None is not an error.
+	Fetch(ctx context.Context, limit int, wait time.Duration) ([]Delivery, error)
+}
+
+// A Delivery is one message leased to this caller until its queue's AckWait is
+// over. Calls by a holder whose lease has passed to another succeed and have
+// no effect the caller may rely on: the ledger is the fence, not the lease.
+type Delivery interface {
+	Message() Message
+	// Delivered counts deliveries of this message, this one included.
+	Delivered() uint64
+	// Extend starts the AckWait anew.
+	Extend(ctx context.Context) error
+	// Ack ends the message's life in the queue and waits for the answer.
+	Ack(ctx context.Context) error
+	// Release gives the message back; it is delivered again at once.
+	Release(ctx context.Context) error
+}
+
+// Header names of schedules. The time is written in RFC 3339 with nanoseconds:
+// the client library's own option cuts to seconds and so fires early.
+const (
+	ScheduleHeader  = "Nats-Schedule"        // "@at " and the time
+	TargetHeader    = "Nats-Schedule-Target" // subject of the fired message
+	SchedulerHeader = "Nats-Scheduler"       // schedule a message came from or cancels
+	NextHeader      = "Nats-Schedule-Next"
+	NextPurge       = "purge"
+)
+
+// ScheduleFloor is how late a schedule can fire, and the least time in which
+// one fires (measured).
+const ScheduleFloor = 250 * time.Millisecond
+
+// ScheduleAt is the value of ScheduleHeader for a time.
+func ScheduleAt(t time.Time) string { return "@at " + t.UTC().Format(time.RFC3339Nano) }
