@@ -22,7 +22,8 @@ type connKey struct{}
 // Listen serves the simulator on a TCP address, such as 127.0.0.1:0, until
 // Close. It returns the URL of the root, without a slash at its end.
 func (s *Simulator) Listen(addr string) (string, error) {
-	l, err := net.Listen("tcp", addr)
+	var config net.ListenConfig
+	l, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return "", fmt.Errorf("listen for the simulator on %s: %w", addr, err)
 	}
@@ -38,7 +39,7 @@ func (s *Simulator) Listen(addr string) (string, error) {
 func (s *Simulator) ListenMemory() *MemoryListener {
 	l := NewMemoryListener()
 	if !s.serve(l) {
-		l.Close()
+		_ = l.Close() // always nil
 	}
 	return l
 }

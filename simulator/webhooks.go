@@ -175,20 +175,21 @@ func (j *job) eventLocked(change Change) event {
 	c.faults = m.matchLocked(Webhook, scope{
 		job: j.id, token: j.token, key: j.key, now: s.now(), made: j.created, known: true,
 	})
-	for _, f := range c.faults {
-		switch f := f.(type) {
-		case WebhookDrop:
-			ev.drop = true
-		case WebhookRepeat:
-			ev.repeat = int(f)
-		case WebhookReorder:
-			ev.later = true
-		case WebhookDelay:
-			ev.delay = time.Duration(f)
-		default:
-			continue // not one of a webhook
-		}
+	if f, ok := find[WebhookDrop](c.faults); ok {
 		c.noteLocked(f.fault())
+		ev.drop = true
+	}
+	if f, ok := find[WebhookRepeat](c.faults); ok {
+		c.noteLocked(f.fault())
+		ev.repeat = int(f)
+	}
+	if f, ok := find[WebhookReorder](c.faults); ok {
+		c.noteLocked(f.fault())
+		ev.later = true
+	}
+	if f, ok := find[WebhookDelay](c.faults); ok {
+		c.noteLocked(f.fault())
+		ev.delay = time.Duration(f)
 	}
 	d := &ev.delivery
 	if m.dialect == Replicate && m.options.StandardWebhooks {
@@ -277,9 +278,9 @@ func (s *Simulator) post(d Delivery) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("post the webhook for job %s: %w", d.Job, err)
 	}
-	defer resp.Body.Close()
 	// Read to the end for the sake of the connection; the content says nothing.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
+	_ = resp.Body.Close()
 	return resp.StatusCode, nil
 }
 
