@@ -1,0 +1,173 @@
+package contract
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+)
+
+// Params is what a caller may send, as far as the contract says. It is a
+// subset of JSON Schema in spirit, not in letter.
+type Params struct {
+	Required   []string
+	Properties []Property
+	Closed     bool // members that are not named are refused
+}
+
+// Property is one member of the parameters.
+type Property struct {
+	Name        string
+	Types       []string // string, integer, number, boolean, object, array, null; none: any
+	Enum        []string // allowed texts; none: any
+	Description string
+}
+
+// ParamError is one thing wrong with a caller's parameters.
+type ParamError struct {
+	Field   string // JSON pointer
+	Code    string // required, type, not_allowed, unknown, set_by_contract
+	Message string
+	Allowed []string
+}
+
+var jsonTypes = []string{"string", "integer", "number", "boolean", "object", "array", "null"}
+
+func (p *parser) params(root section) {
+	if !root.has("params") {
+		return
+	}
+	s := p.d.section(root.value["params"], "params", "required", "properties", "closed")
+	out := &p.c.Params
+	out.Required, out.Closed = s.texts("required"), s.flag("closed")
+	if !s.has("properties") {
+		return
+	}
+	props := p.d.section(s.value["properties"], "params.properties")
+	for _, name := range props.order {
+		f := p.d.section(props.value[name], props.at(name), "type", "enum", "description")
+		prop := Property{Name: name, Description: f.text("description"), Enum: f.texts("enum")}
+		switch n := f.value["type"]; {
+		case n == nil:
+		case n.Kind == yaml.SequenceNode:
+			prop.Types = f.texts("type")
+		default:
+			prop.Types = []string{f.text("type")}
+		}
+		for _, t := range prop.Types {
+			if !slices.Contains(jsonTypes, t) {
+				p.d.addf(f.value["type"], f.at("type"), "is %q; allowed: %s", clip(t, 40), strings.Join(jsonTypes, ", "))
+			}
+		}
+		out.Properties = append(out.Properties, prop)
+	}
+}
+
+// CheckParams checks a caller's parameters, which passed the canonical gate,
+// against the contract. All problems are reported.
+func (c *Contract) CheckParams(params []byte) []ParamError {
+	members, err := topLevel(params)
+	if err != nil {
+		return []ParamError{{Field: "", Code: "type", Message: "the parameters must be a JSON object", Allowed: []string{"object"}}}
+	}
+	var list []ParamError
+	add := func(name, code, message string, allowed []string) {
+		list = append(list, ParamError{"/" + escapePointer(name), code, message, allowed})
+	}
+	for _, name := range c.Params.Required {
+		if _, ok := members[name]; !ok {
+			add(name, "required", "is missing", nil)
+		}
+	}
+	var known []string
+	for _, prop := range c.Params.Properties {
+		known = append(known, prop.Name)
+		raw, ok := members[prop.Name]
+		if !ok {
+			continue
+		}
+		if t := typeOf(raw); len(prop.Types) > 0 && !slices.Contains(prop.Types, t) && !(t == "integer" && slices.Contains(prop.Types, "number")) {
+			add(prop.Name, "type", fmt.Sprintf("is of type %s", t), prop.Types)
+			continue
+		}
+		if len(prop.Enum) > 0 {
+			if v, err := jsontext.AppendUnquote(nil, []byte(raw)); err != nil || !slices.Contains(prop.Enum, string(v)) {
+				add(prop.Name, "not_allowed", "is not one of the allowed values", prop.Enum)
+			}
+		}
+	}
+	for _, name := range sortedKeys(members) {
+		if c.Params.Closed && !slices.Contains(known, name) && !slices.Contains(c.Params.Required, name) {
+			add(name, "unknown", "is not a parameter of this provider", known)
+		}
+	}
+	if c.create.body != nil && c.create.body.params {
+		for _, m := range c.create.body.set {
+			if _, err := find(params, jsontext.Pointer(pointerOf(m.pointer))); err == nil {
+				list = append(list, ParamError{pointerOf(m.pointer), "set_by_contract", "is set by the service itself", nil})
+			}
+		}
+	}
+	return list
+}
+
+func pointerOf(path []string) string {
+	var b strings.Builder
+	for _, step := range path {
+		b.WriteString("/" + escapePointer(step))
+	}
+	return b.String()
+}
+
+func escapePointer(name string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
+}
+
+// topLevel gives the members of an object with their text.
+func topLevel(src []byte) (map[string]jsontext.Value, error) {
+	dec := jsontext.NewDecoder(bytes.NewReader(src))
+	open, err := dec.ReadToken()
+	if err != nil {
+		return nil, err
+	}
+	if open.Kind() != '{' {
+		return nil, errNoMember
+	}
+	members := map[string]jsontext.Value{}
+	for dec.PeekKind() == '"' {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		name := tok.String()
+		v, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		members[name] = v.Clone()
+	}
+	_, err = dec.ReadToken()
+	return members, err
+}
+
+func typeOf(raw jsontext.Value) string {
+	switch raw.Kind() {
+	case '"':
+		return "string"
+	case '0':
+		if _, ok := number(string(raw)).(int64); ok {
+			return "integer"
+		}
+		return "number"
+	case 't', 'f':
+		return "boolean"
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	}
+	return "null"
+}

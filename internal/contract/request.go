@@ -1,0 +1,651 @@
+package contract
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"cel.dev/cel-go/cel"
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/counterfoil/counterfoil/internal/httprule"
+)
+
+// ErrNoCall says that the contract has no such call.
+var ErrNoCall = errors.New("the contract has no such call")
+
+// ErrOrigin says that a link an answer gave leads to an origin the contract
+// does not allow for a call that carries the credential.
+var ErrOrigin = errors.New("the link leads to an origin the contract does not allow")
+
+// Inputs is what a request is made of. The same inputs give the same bytes.
+type Inputs struct {
+	BaseURL         string // overrides the contract's; "" keeps it
+	Params          []byte // JSON as the caller sent it
+	Token           string
+	ClientReference string
+	JobID           string
+	StatusURL       string
+	CallbackURL     string // where the provider may call back; "" for none
+	Page            string // LookupReading.Next of the page before; "" for the first
+	LastBody        []byte // newest status answer, for results that need it
+}
+
+// Header is one request header.
+type Header struct{ Name, Value string }
+
+// Place is where a credential goes in a request.
+type Place string
+
+// Places.
+const (
+	PlaceNone   Place = ""
+	PlaceHeader Place = "header"
+	PlaceQuery  Place = "query"
+	PlaceBasic  Place = "basic" // the secret is user:password
+)
+
+// Credential says where the secret goes. The secret itself comes from
+// configuration and never meets this package.
+type Credential struct {
+	Place  Place
+	Name   string // of the header or the query parameter
+	Before string // stands before the secret in a header, "Bearer "
+	After  string
+}
+
+// Request is one exchange to make with the provider.
+type Request struct {
+	Method          string
+	URL             string
+	Header          []Header // without the credential
+	Body            []byte
+	Credential      Credential // PlaceNone: send none, the target is not trusted with it
+	MaxBody         int64      // bytes of the answer to read at most
+	FollowRedirects int        // redirects to follow at most; the credential stays on its origin
+}
+
+// template is text with expressions in braces; "{{" and "}}" are braces.
+type template struct{ parts []part }
+
+type part struct {
+	literal string
+	expr    *expression // nil for a literal
+}
+
+func (d *document) template(env *cel.Env, n *yaml.Node, field string) *template {
+	src := d.scalar(n, field)
+	var t template
+	literal := ""
+	for i := 0; i < len(src); {
+		switch {
+		case strings.HasPrefix(src[i:], "{{"), strings.HasPrefix(src[i:], "}}"):
+			literal += src[i : i+1]
+			i += 2
+		case src[i] == '{':
+			end := closing(src, i)
+			if end < 0 {
+				d.addf(n, field, "the brace at character %d is not closed", i+1)
+				return nil
+			}
+			if literal != "" {
+				t.parts = append(t.parts, part{literal: literal})
+				literal = ""
+			}
+			e := d.compile(env, n, field, src[i+1:end], i+1, text)
+			if e == nil {
+				return nil
+			}
+			t.parts = append(t.parts, part{expr: e})
+			i = end + 1
+		case src[i] == '}':
+			d.addf(n, field, "the brace at character %d was not opened; write }} for a brace", i+1)
+			return nil
+		default:
+			literal += src[i : i+1]
+			i++
+		}
+	}
+	if literal != "" || len(t.parts) == 0 {
+		t.parts = append(t.parts, part{literal: literal})
+	}
+	return &t
+}
+
+// closing finds the brace that closes the one at i, past quoted text.
+func closing(s string, i int) int {
+	depth := 0
+	for ; i < len(s); i++ {
+		switch s[i] {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth == 0 {
+				return i
+			}
+		case '\'', '"':
+			q := s[i]
+			for i++; i < len(s) && s[i] != q; i++ {
+				if s[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// render evaluates a template. absent is true if an expression had no value.
+func (t *template) render(vars map[string]any, escape func(string) string) (out string, absent bool, err error) {
+	var b strings.Builder
+	for _, p := range t.parts {
+		if p.expr == nil {
+			b.WriteString(p.literal)
+			continue
+		}
+		s, err := p.expr.text(vars)
+		if err != nil {
+			return "", false, err
+		}
+		absent = absent || s == ""
+		b.WriteString(escape(s))
+	}
+	return b.String(), absent, nil
+}
+
+// entry is a named template: a header or a query parameter. It is left out of
+// the request where one of its expressions has no value.
+type entry struct {
+	name  string
+	value *template
+}
+
+// call is how to make one kind of request.
+type call struct {
+	field     string
+	method    string
+	address   *expression // a whole link; absent: path
+	path      *template   // below the base URL
+	query     []entry
+	headers   []entry
+	body      *payload // nil for none
+	redirects int
+}
+
+// payload is the request body: the caller's parameters or an empty object, with
+// members set by the contract.
+type payload struct {
+	params bool
+	set    []member
+}
+
+type member struct {
+	pointer []string
+	value   *expression
+}
+
+// callFields are the members of a call that build the request.
+var callFields = []string{"method", "url", "path", "query", "headers", "body", "redirects", "read"}
+
+func (s section) call(env *cel.Env, method string) *call {
+	c := &call{field: s.field, method: method}
+	if s.has("method") {
+		c.method = s.oneOf("method", "GET", "POST", "PUT", "PATCH", "DELETE")
+	}
+	c.address = s.expression(env, "url", text)
+	if c.address != nil && c.method != "GET" {
+		s.d.addf(s.value["url"], s.at("url"), "links from answers are only read: the method must be GET")
+	}
+	if n := s.value["path"]; n != nil {
+		c.path = s.d.template(env, n, s.at("path"))
+		if c.path != nil {
+			first := c.path.parts[0]
+			if first.expr != nil || !strings.HasPrefix(first.literal, "/") {
+				s.d.addf(n, s.at("path"), "must start with /")
+			}
+			for _, p := range c.path.parts {
+				if strings.ContainsAny(p.literal, "?# \t\r\n") {
+					s.d.addf(n, s.at("path"), "must hold no ?, # or blank; use query")
+				}
+			}
+		}
+	} else if s.node != nil && !s.has("url") {
+		s.d.addf(s.node, s.at("path"), "is missing: give path or url")
+	}
+	c.query = s.entries(env, "query")
+	c.headers = s.entries(env, "headers")
+	for _, h := range c.headers {
+		if !validHeader(h.name) {
+			s.d.addf(s.value["headers"], s.at("headers."+h.name), "is not a header a contract may set")
+		}
+	}
+	if n := s.value["body"]; n != nil {
+		c.body = s.d.payload(env, n, s.at("body"))
+	} else if s.field == "create" {
+		c.body = &payload{params: true}
+	}
+	if c.method == "GET" {
+		c.body = nil
+		if s.has("body") && !s.none("body") {
+			s.d.addf(s.value["body"], s.at("body"), "a GET has no body")
+		}
+	}
+	if c.method == "GET" {
+		c.redirects = 3
+	}
+	if s.has("redirects") {
+		if c.method != "GET" {
+			s.d.addf(s.value["redirects"], s.at("redirects"), "a call with side effects follows no redirect")
+		}
+		c.redirects = int(s.integer("redirects", 0, 10))
+	}
+	return c
+}
+
+func (s section) entries(env *cel.Env, name string) []entry {
+	if !s.has(name) {
+		return nil
+	}
+	m := s.d.section(s.value[name], s.at(name))
+	var list []entry
+	for _, k := range m.order {
+		if t := s.d.template(env, m.value[k], m.at(k)); t != nil {
+			list = append(list, entry{k, t})
+		}
+	}
+	return list
+}
+
+func (d *document) payload(env *cel.Env, n *yaml.Node, field string) *payload {
+	if n.Kind == yaml.ScalarNode {
+		switch d.scalar(n, field) {
+		case "none":
+			return nil
+		case "params":
+			return &payload{params: true}
+		case "empty":
+			return &payload{}
+		}
+		d.addf(n, field, "is %q; allowed: none, empty, params, or a mapping of from, set", clip(n.Value, 40))
+		return nil
+	}
+	s := d.section(n, field, "from", "set")
+	p := &payload{params: !s.has("from") || s.oneOf("from", "params", "empty") == "params"}
+	if !s.has("set") {
+		return p
+	}
+	set := d.section(s.value["set"], s.at("set"))
+	for _, k := range set.order {
+		if !strings.HasPrefix(k, "/") || strings.Count(k, "/") > 8 || !jsontext.Pointer(k).IsValid() {
+			d.addf(set.value[k], set.at(k), "must be a JSON pointer of at most 8 steps, like /metadata/reference")
+			continue
+		}
+		if e := d.expression(env, set.value[k], set.at(k), anything); e != nil {
+			p.set = append(p.set, member{slices.Collect(jsontext.Pointer(k).Tokens()), e})
+		}
+	}
+	return p
+}
+
+// validHeader refuses names that are no token (RFC 9110 §5.6.2) and those the
+// connection owns.
+func validHeader(name string) bool {
+	switch strings.ToLower(name) {
+	case "", "host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade",
+		"proxy-authorization", "authorization", "cookie", "accept-encoding", "expect":
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return r > 0x7e || r <= ' ' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// uses says whether any expression of the call names the variable.
+func (k *call) uses(variable string) bool {
+	if k == nil {
+		return false
+	}
+	found := k.address != nil && k.address.uses[variable]
+	see := func(t *template) {
+		if t != nil {
+			for _, p := range t.parts {
+				found = found || p.expr != nil && p.expr.uses[variable]
+			}
+		}
+	}
+	see(k.path)
+	for _, e := range k.query {
+		see(e.value)
+	}
+	for _, e := range k.headers {
+		see(e.value)
+	}
+	if k.body != nil {
+		for _, m := range k.body.set {
+			found = found || m.value.uses[variable]
+		}
+	}
+	return found
+}
+
+// requestVars are the variables of the request scope.
+func (c *Contract) requestVars(in Inputs) (map[string]any, error) {
+	vars := map[string]any{
+		"params": map[string]any{}, "last": map[string]any{},
+		"token": in.Token, "client_reference": in.ClientReference, "callback_url": in.CallbackURL,
+		"job.id": in.JobID, "job.status_url": in.StatusURL, "page": in.Page,
+	}
+	if len(in.Params) > 0 {
+		v, err := decode(in.Params)
+		if err != nil {
+			return nil, fmt.Errorf("read parameters: %w", err)
+		}
+		vars["params"] = v
+	}
+	if len(in.LastBody) > 0 {
+		if v, err := decode(in.LastBody); err == nil {
+			vars["last"] = v
+		}
+	}
+	return vars, nil
+}
+
+// base is the URL calls go below, and the origins the credential may go to.
+// With an override the contract's own base is no longer trusted.
+func (c *Contract) base(in Inputs) (string, []string, error) {
+	base := c.BaseURL
+	if in.BaseURL != "" {
+		base = in.BaseURL
+	}
+	origin, err := checkBase(base)
+	if err != nil {
+		return "", nil, fmt.Errorf("base URL: %w", err)
+	}
+	return strings.TrimRight(base, "/"), append([]string{origin}, c.Origins...), nil
+}
+
+func checkBase(base string) (origin string, err error) {
+	if strings.ContainsAny(base, "?# ") {
+		return "", errors.New("must hold no query, fragment or blank")
+	}
+	return httprule.Origin(base)
+}
+
+// allowed says whether a link may be called with the credential.
+func allowed(link string, origins []string) bool {
+	o, err := httprule.Origin(link)
+	return err == nil && slices.Contains(origins, o)
+}
+
+func (c *Contract) build(k *call, in Inputs, limit int64) (Request, error) {
+	if k == nil {
+		return Request{}, ErrNoCall
+	}
+	vars, err := c.requestVars(in)
+	if err != nil {
+		return Request{}, err
+	}
+	base, origins, err := c.base(in)
+	if err != nil {
+		return Request{}, err
+	}
+	r := Request{Method: k.method, MaxBody: limit, FollowRedirects: k.redirects, Credential: c.Credential}
+	link, err := k.address.text(vars)
+	if err != nil {
+		return Request{}, err
+	}
+	if link != "" {
+		if link, err = httprule.ResolveLink(base+"/", link); err != nil {
+			return Request{}, fmt.Errorf("%s.url: %w", k.field, err)
+		}
+		if !allowed(link, origins) {
+			if r.Credential = (Credential{}); k.path != nil {
+				link = "" // the documented path is trusted, the link is not
+			}
+		}
+	}
+	if r.URL = link; link == "" {
+		r.Credential = c.Credential
+		if r.URL, err = k.url(base, vars); err != nil {
+			return Request{}, err
+		}
+	}
+	if err := k.fill(&r, in, vars); err != nil {
+		return Request{}, err
+	}
+	return r, nil
+}
+
+// url renders path and query.
+func (k *call) url(base string, vars map[string]any) (string, error) {
+	if k.path == nil {
+		return "", fmt.Errorf("%s.url: no link is known and the contract gives no path", k.field)
+	}
+	path, absent, err := k.path.render(vars, httprule.EscapeSegment)
+	if err != nil {
+		return "", err
+	}
+	if absent {
+		// An empty segment would turn a call on one job into one on the list.
+		return "", fmt.Errorf("%s.path: a part of the path has no value", k.field)
+	}
+	sep := "?"
+	for _, q := range k.query {
+		v, absent, err := q.value.render(vars, url.QueryEscape)
+		if err != nil {
+			return "", err
+		}
+		if !absent {
+			path += sep + url.QueryEscape(q.name) + "=" + v
+			sep = "&"
+		}
+	}
+	if len(base)+len(path) > httprule.MaxURL {
+		return "", fmt.Errorf("%s.path: the URL has more than %d bytes", k.field, httprule.MaxURL)
+	}
+	return base + path, nil
+}
+
+// fill adds headers and body.
+func (k *call) fill(r *Request, in Inputs, vars map[string]any) error {
+	set := map[string]bool{}
+	for _, h := range k.headers {
+		v, absent, err := h.value.render(vars, func(s string) string { return s })
+		if err != nil {
+			return err
+		}
+		if absent {
+			continue
+		}
+		if strings.ContainsFunc(v, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return fmt.Errorf("%s.headers.%s: the value holds a control character", k.field, h.name)
+		}
+		r.Header = append(r.Header, Header{h.name, v})
+		set[strings.ToLower(h.name)] = true
+	}
+	if k.body != nil {
+		body, err := k.body.bytes(in.Params, vars)
+		if err != nil {
+			return fmt.Errorf("%s.body: %w", k.field, err)
+		}
+		r.Body = body
+		if !set["content-type"] {
+			r.Header = append(r.Header, Header{"Content-Type", "application/json"})
+		}
+	}
+	if k.field != "result" && !set["accept"] {
+		r.Header = append(r.Header, Header{"Accept", "application/json"})
+	}
+	return nil
+}
+
+// bytes gives the body. Without members to set the caller's bytes go out as
+// they came; with members, everything else keeps its text.
+func (p *payload) bytes(params []byte, vars map[string]any) ([]byte, error) {
+	body := []byte("{}")
+	if p.params && len(params) > 0 {
+		body = params
+	}
+	for _, m := range p.set {
+		v, err := m.value.eval(vars)
+		if err != nil {
+			return nil, err
+		}
+		if !given(v) {
+			continue
+		}
+		value, ok, err := encode(v, 0)
+		if err != nil {
+			return nil, m.value.errorf("the value %v", err)
+		}
+		if !ok {
+			continue
+		}
+		if body, err = setMember(body, m.pointer, value); err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
+}
+
+// setMember puts a member into an object, replacing one of that name.
+func setMember(raw []byte, path []string, value []byte) ([]byte, error) {
+	if len(path) == 0 {
+		return value, nil
+	}
+	dec := jsontext.NewDecoder(strings.NewReader(string(raw)))
+	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
+		return nil, fmt.Errorf("cannot set the member %q: not inside an object", path[0])
+	}
+	out, found := []byte{'{'}, false
+	add := func(name string, v []byte) (err error) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		if out, err = jsontext.AppendQuote(out, name); err != nil {
+			return err
+		}
+		out = append(append(out, ':'), v...)
+		return nil
+	}
+	for dec.PeekKind() != '}' {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		name := tok.String()
+		v, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		text := []byte(v.Clone())
+		if name == path[0] {
+			found = true
+			if text, err = setMember(text, path[1:], value); err != nil {
+				return nil, err
+			}
+		}
+		if err := add(name, text); err != nil {
+			return nil, err
+		}
+	}
+	if !found {
+		inner := value
+		for _, step := range slices.Backward(path[1:]) {
+			var err error
+			if inner, _, err = object(map[string][]byte{step: inner}); err != nil {
+				return nil, err
+			}
+		}
+		if err := add(path[0], inner); err != nil {
+			return nil, err
+		}
+	}
+	return append(out, '}'), nil
+}
+
+// Create builds the request that makes the job. The same inputs give the same
+// bytes, so that a repeat carries the same token and body.
+func (c *Contract) Create(in Inputs) (Request, error) {
+	if c.Token != nil && in.Token == "" {
+		return Request{}, errors.New("create: the contract sends a token and none was given")
+	}
+	if c.create.uses("client_reference") && in.ClientReference == "" {
+		return Request{}, errors.New("create: the contract sends a client reference and none was given")
+	}
+	return c.build(c.create, in, c.Limits.Response)
+}
+
+// Status builds the request that reads the job's state.
+func (c *Contract) Status(in Inputs) (Request, error) {
+	return c.build(c.status, in, c.Limits.Response)
+}
+
+// Lookup builds the request that asks which jobs may be ours, or for the next
+// page of that answer. ErrNoCall if the contract has no look-up, ErrOrigin if
+// the page is a link to another origin.
+func (c *Contract) Lookup(in Inputs) (Request, error) {
+	if c.lookup == nil {
+		return Request{}, ErrNoCall
+	}
+	if c.lookup.uses("client_reference") && in.ClientReference == "" || c.lookup.uses("token") && in.Token == "" {
+		return Request{}, errors.New("lookup: the reference to look for was not given")
+	}
+	if in.Page == "" || c.lookupRead.next == nil {
+		return c.build(c.lookup, in, c.Limits.Response)
+	}
+	_, origins, err := c.base(in)
+	if err != nil {
+		return Request{}, err
+	}
+	if !allowed(in.Page, origins) {
+		return Request{}, fmt.Errorf("lookup: %w", ErrOrigin)
+	}
+	vars, err := c.requestVars(in)
+	if err != nil {
+		return Request{}, err
+	}
+	r := Request{Method: c.lookup.method, URL: in.Page, MaxBody: c.Limits.Response, FollowRedirects: c.lookup.redirects, Credential: c.Credential}
+	return r, c.lookup.fill(&r, in, vars)
+}
+
+// Cancel builds the request that asks the provider to stop the job. ErrNoCall
+// if the provider has none.
+func (c *Contract) Cancel(in Inputs) (Request, error) {
+	return c.build(c.cancel, in, c.Limits.Response)
+}
+
+// Result builds the request for the result. Where the result is found through
+// the job's state (ResultFromStatus), it is a fresh status read. ErrNoCall if
+// jobs have no result.
+func (c *Contract) Result(in Inputs) (Request, error) {
+	switch c.ResultSource {
+	case ResultNone:
+		return Request{}, ErrNoCall
+	case ResultFromStatus:
+		return c.Status(in)
+	case ResultFromRequest:
+	}
+	return c.build(c.result, in, c.Limits.Result)
+}
+
+// ResultLink builds the request for one file a result reading named. The
+// credential goes along only where the contract says that links need it and the
+// link stays on an allowed origin.
+func (c *Contract) ResultLink(link string, in Inputs) (Request, error) {
+	_, origins, err := c.base(in)
+	if err != nil {
+		return Request{}, err
+	}
+	if _, err := httprule.Origin(link); err != nil {
+		return Request{}, fmt.Errorf("result link: %w", err)
+	}
+	r := Request{Method: "GET", URL: link, MaxBody: c.Limits.Result, FollowRedirects: c.linkRedirects}
+	if c.linkCredential && allowed(link, origins) {
+		r.Credential = c.Credential
+	}
+	return r, nil
+}

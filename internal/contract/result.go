@@ -1,0 +1,308 @@
+package contract
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/httprule"
+)
+
+// maxChecked bounds the bytes of a body that expressions look into. Checks with
+// expressions fail on a larger result.
+const maxChecked = 8 << 20
+
+// ResultReading is what an answer with a result, or to a status read that leads
+// to one, says. Class none means that there is a result: Body, or Links to
+// files that are read one by one.
+type ResultReading struct {
+	Body      []byte // the result; not changed from what came, except that a value is cut out
+	MediaType string // "application/json", without parameters
+	Links     []Link
+	// NotReady: the provider has not got it yet; ask again after a while.
+	NotReady bool
+	Checks   []events.Check // each with its verdict; failing ones do not undo Body
+	Failure
+}
+
+// Link is one file of a result. Its URL may be a secret and is never stored.
+type Link struct{ URL string }
+
+type resultRead struct {
+	shared
+	ok, notReady, expired, links *expression
+	value                        jsontext.Pointer
+	hasValue                     bool
+	checks, linkChecks           []check
+	mediaTypes, linkMediaTypes   []string
+}
+
+// check is one validation of a result.
+type check struct {
+	name string
+	json bool        // the body is JSON
+	expr *expression // true for a result that passes
+}
+
+func (p *parser) checks(s section, name string) []check {
+	n := s.value[name]
+	if n == nil {
+		return nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		p.d.addf(n, s.at(name), "must be a list of name and json or expr")
+		return nil
+	}
+	var list []check
+	for i, item := range n.Content {
+		c := p.d.section(item, fmt.Sprintf("%s[%d]", s.at(name), i), "name", "json", "expr")
+		k := check{name: c.text("name"), json: c.flag("json"), expr: c.expression(p.env.answer, "expr", boolean)}
+		if c.node == nil {
+			continue
+		}
+		c.need("name", "")
+		if k.json == c.has("expr") {
+			p.d.addf(item, c.field, "give exactly one of json: true and expr")
+		}
+		if slices.ContainsFunc(list, func(o check) bool { return o.name == k.name }) || slices.Contains([]string{"not_empty", "media_type"}, k.name) {
+			p.d.addf(item, c.at("name"), "is used already: %q", clip(k.name, 40))
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+func (p *parser) mediaTypes(s section, name string) []string {
+	var list []string
+	for i, t := range s.texts(name) {
+		t = strings.ToLower(t)
+		if strings.Count(t, "/") != 1 || strings.ContainsAny(t, " ;,") {
+			p.d.addf(s.value[name], fmt.Sprintf("%s[%d]", s.at(name), i), "must be a media type without parameters, like application/json or image/*")
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// ReadResult reads the answer to the request Result made. An empty body is never
+// a result.
+func (c *Contract) ReadResult(a Answer, in Inputs) ResultReading {
+	r, v := c.resultRead, c.view(a, in)
+	failed := func(class events.ErrorClass, detail string) ResultReading {
+		return ResultReading{Failure: r.fail(v, class, detail)}
+	}
+	ended := func() (out ResultReading, yes bool) {
+		switch gone, err := r.expired.bool(v.vars); {
+		case err != nil && success(a.Status) && (v.json || v.empty):
+			return failed(events.ErrorUnreadable, cause(err)), true
+		case err == nil && gone:
+			return failed(events.ErrorExpired, ""), true
+		}
+		switch wait, err := r.notReady.bool(v.vars); {
+		case err != nil && success(a.Status) && (v.json || v.empty):
+			return failed(events.ErrorUnreadable, cause(err)), true
+		case err == nil && wait:
+			out = failed(notReadyClass(a.Status), "")
+			out.NotReady = true
+			return out, true
+		}
+		return out, false
+	}
+	if c.ResultSource == ResultFromStatus {
+		if s := c.ReadStatus(a, in); s.Class != events.ErrorNone {
+			return ResultReading{Failure: s.Failure}
+		}
+		if out, yes := ended(); yes {
+			return out
+		}
+		return c.fromStatus(v)
+	}
+	if out, yes := ended(); yes {
+		return out
+	}
+	return c.file(v, r.ok, r.checks, r.mediaTypes)
+}
+
+// notReadyClass keeps the class of the status, as a wait is no error of its own.
+func notReadyClass(status int) events.ErrorClass {
+	if success(status) {
+		return events.ErrorNotFound
+	}
+	return byStatus(status)
+}
+
+// fromStatus takes links, else the value, out of a status answer.
+func (c *Contract) fromStatus(v view) ResultReading {
+	r := c.resultRead
+	links, err := c.links(v)
+	if err != nil {
+		return ResultReading{Failure: r.fail(v, events.ErrorUnreadable, cause(err))}
+	}
+	if len(links) > 0 {
+		out := ResultReading{Failure: r.about(v)}
+		for _, l := range links {
+			out.Links = append(out.Links, Link{l})
+		}
+		return out
+	}
+	if r.hasValue {
+		if body, ok := cutOut(v.a.Body, r.value); ok {
+			out := ResultReading{Body: body, MediaType: "application/json", Failure: r.about(v)}
+			out.Checks = c.verdicts(v, body, r.checks)
+			return out
+		}
+	}
+	f := r.fail(v, events.ErrorNotFound, "result: the status answer has neither a link nor a value")
+	f.Message = ""
+	return ResultReading{NotReady: true, Failure: f}
+}
+
+// ReadLink reads the answer for one of the links. 401, 403, 404 and 410 mean
+// that the link has run out: a fresh status read may give another.
+func (c *Contract) ReadLink(a Answer, in Inputs) ResultReading {
+	v := c.view(a, in)
+	out := c.file(v, nil, c.resultRead.linkChecks, c.resultRead.linkMediaTypes)
+	if out.Class == events.ErrorUnauthorized || out.Class == events.ErrorNotFound {
+		out.Class = events.ErrorExpired
+	}
+	return out
+}
+
+// file reads a body that is the result itself.
+func (c *Contract) file(v view, ok *expression, checks []check, mediaTypes []string) ResultReading {
+	r := c.resultRead
+	failed := func(class events.ErrorClass, detail string) ResultReading {
+		return ResultReading{Failure: r.fail(v, class, detail)}
+	}
+	if v.a.Truncated && success(v.a.Status) {
+		return failed(v.cut(c.Limits.Result))
+	}
+	if v.a.Status == 429 {
+		return failed(events.ErrorThrottled, "")
+	}
+	good := success(v.a.Status)
+	if ok != nil {
+		var err error
+		if good, err = ok.bool(v.vars); err != nil {
+			return failed(events.ErrorUnreadable, cause(err))
+		}
+	}
+	switch {
+	case !good && success(v.a.Status):
+		return failed(events.ErrorRefused, "")
+	case !good:
+		return failed(byStatus(v.a.Status), "")
+	case len(v.a.Body) == 0:
+		// Status and result are not one step at the provider: it may come yet.
+		out := failed(events.ErrorUnreadable, "the body is empty")
+		out.NotReady = true
+		return out
+	}
+	out := ResultReading{Body: v.a.Body, MediaType: mediaType(v.a), Failure: Failure{}}
+	if len(mediaTypes) > 0 {
+		fits := slices.ContainsFunc(mediaTypes, func(t string) bool { return matches(t, out.MediaType) })
+		k := events.Check{Name: "media_type", Passed: fits}
+		if !fits {
+			k.Detail = fmt.Sprintf("is %q, not %s", clip(out.MediaType, 80), strings.Join(mediaTypes, " or "))
+		}
+		out.Checks = append(out.Checks, k)
+	}
+	out.Checks = append(out.Checks, c.verdicts(v, v.a.Body, checks)...)
+	return out
+}
+
+// verdicts runs the checks over a body. A check that cannot be evaluated fails
+// and says why.
+func (c *Contract) verdicts(v view, body []byte, checks []check) []events.Check {
+	list := []events.Check{{Name: "not_empty", Passed: len(body) > 0}}
+	for _, k := range checks {
+		out := events.Check{Name: k.name}
+		switch {
+		case k.json:
+			if out.Passed = validJSON(body); !out.Passed {
+				out.Detail = "the body is not one JSON value"
+			}
+		case len(body) > maxChecked:
+			out.Detail = fmt.Sprintf("the body has more than %d bytes and was not looked into", maxChecked)
+		default:
+			passed, err := k.expr.bool(v.vars)
+			if out.Passed = passed; err != nil {
+				out.Detail = cause(err)
+			} else if !passed {
+				out.Detail = "does not hold: " + clip(k.expr.source, 200)
+			}
+		}
+		list = append(list, out)
+	}
+	return list
+}
+
+// mediaType is the type without parameters, in lower case.
+func mediaType(a Answer) string {
+	kept := httprule.AllowedHeaders(a.Header)["content-type"]
+	t, _, _ := strings.Cut(kept, ";")
+	return strings.ToLower(strings.TrimSpace(t))
+}
+
+func matches(pattern, t string) bool {
+	if kind, ok := strings.CutSuffix(pattern, "/*"); ok {
+		return strings.HasPrefix(t, kind+"/")
+	}
+	return pattern == t
+}
+
+// cutOut cuts a value out of JSON without changing its text. A null or "" is
+// no value.
+func cutOut(body []byte, pointer jsontext.Pointer) ([]byte, bool) {
+	v, err := find(body, pointer)
+	if err != nil {
+		return nil, false
+	}
+	switch strings.TrimSpace(string(v)) {
+	case "null", `""`, "":
+		return nil, false
+	}
+	return v, true
+}
+
+var errNoMember = errors.New("no such member")
+
+// find walks to the value a pointer names.
+func find(body []byte, pointer jsontext.Pointer) ([]byte, error) {
+	for step := range pointer.Tokens() {
+		dec := jsontext.NewDecoder(strings.NewReader(string(body)), jsontext.AllowInvalidUTF8(true))
+		open, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		if open.Kind() != '{' {
+			return nil, errNoMember
+		}
+		var next []byte
+		for dec.PeekKind() == '"' {
+			name, err := dec.ReadToken()
+			if err != nil {
+				return nil, err
+			}
+			text := name.String()
+			v, err := dec.ReadValue()
+			if err != nil {
+				return nil, err
+			}
+			if text == step {
+				next = v.Clone()
+				break
+			}
+		}
+		if next == nil {
+			return nil, errNoMember
+		}
+		body = next
+	}
+	return body, nil
+}
