@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"text/template"
+	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/vmihailenco/msgpack/v5"
@@ -221,6 +222,28 @@ func TestCredentialFailures(t *testing.T) {
 		}
 		if w := nw.wire(); len(w) != 2 || !strings.Contains(w[1], "Bearer rotated-value") {
 			t.Errorf("on the wire: %q", w)
+		}
+	})
+}
+
+// slow is a resolver that does not come back by itself.
+type slow struct{}
+
+func (slow) Resolve(ctx context.Context, ref string) (outbound.Secret, error) {
+	<-ctx.Done()
+	return outbound.Secret{}, fmt.Errorf("credential %s: %w", ref, ctx.Err())
+}
+
+func TestResolvingIsInsideTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, &network{t: t}, func(cfg *outbound.Config) { cfg.Resolve = slow{} })
+		r := create("http://api.example.com")
+		r.Credential = outbound.Credential{Ref: "env:KEY", In: outbound.InBasic}
+		begin := time.Now()
+		_, err := c.Do(t.Context(), r)
+		wantFailure(t, err, outbound.Timeout, outbound.NotSent)
+		if d := time.Since(begin); d != r.Timeout {
+			t.Errorf("took %v", d)
 		}
 	})
 }

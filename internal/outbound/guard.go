@@ -112,18 +112,24 @@ func (g *guard) admit() error {
 	if stop != nil || !speaks { // not speaking: TLS handshake
 		return stop
 	}
-	if stop = g.ended(); stop == nil && g.clock.Monotonic() > g.monoEnd {
+	if g.clock.Monotonic() > g.monoEnd {
 		stop = errTimeout
 	}
-	now, late := g.late() // last: nothing slow may come between this and Write
-	if first && late {
-		stop = errNotAfter
+	var now time.Time
+	if first {
+		var late bool
+		if now, late = g.late(); late { // last: nothing slow may come between this and Write
+			stop = errNotAfter
+		}
 	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stop == nil {
 		g.stop = stop
+	}
+	if g.stop == nil {
+		g.stop = g.ended()
 	}
 	if g.stop != nil {
 		return g.stop

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
@@ -22,7 +23,10 @@ import (
 	"github.com/counterfoil/counterfoil/internal/outbound"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	log.SetOutput(io.Discard) // net/http logs unasked answers there, which one test provokes
+	goleak.VerifyTestMain(m)
+}
 
 // network is an in-memory provider: each dial makes a pipe, serve plays the
 // other end. Memory does not freeze fake time as sockets do.
@@ -32,7 +36,9 @@ type network struct {
 	serve func(n int, c net.Conn)
 	// dialing runs inside the dial, before the connection exists.
 	dialing func(ctx context.Context) error
-	cert    *tls.Certificate // set by secure
+	// conn may wrap the client's end.
+	conn func(net.Conn) net.Conn
+	cert *tls.Certificate // set by secure
 
 	mu    sync.Mutex // guards the fields below
 	conns []*received
@@ -74,7 +80,10 @@ func (nw *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	client, server := pipe()
 	var end net.Conn = server
 	if nw.cert != nil {
-		end = tls.Server(server, &tls.Config{Certificates: []tls.Certificate{*nw.cert}})
+		end = tls.Server(server, &tls.Config{
+			Certificates: []tls.Certificate{*nw.cert},
+			NextProtos:   []string{"h2", "http/1.1"},
+		})
 	}
 	r := &received{Conn: end}
 	nw.mu.Lock()
@@ -83,9 +92,37 @@ func (nw *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	nw.mu.Unlock()
 	go func() {
 		serve(n, r)
+		if tc, secure := end.(*tls.Conn); secure {
+			if s := tc.ConnectionState(); s.HandshakeComplete && s.NegotiatedProtocol != "http/1.1" {
+				nw.t.Errorf("negotiated %q", s.NegotiatedProtocol)
+			}
+		}
 		end.Close()
 	}()
+	if nw.conn != nil {
+		client = nw.conn(client)
+	}
 	return client, nil
+}
+
+// faulty is the client's end of a connection with faults.
+type faulty struct {
+	net.Conn
+	lag       time.Duration // between a Read's data and its return
+	stayAlive bool          // Close does nothing
+}
+
+func (f *faulty) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	time.Sleep(f.lag)
+	return n, err
+}
+
+func (f *faulty) Close() error {
+	if f.stayAlive {
+		return nil
+	}
+	return f.Conn.Close()
 }
 
 // wire is all that reached the provider, one text per connection.

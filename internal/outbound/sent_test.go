@@ -116,8 +116,8 @@ func TestStopAnywhere(t *testing.T) {
 					}
 				case err != nil:
 					sent++
-					if a.SentAt.IsZero() {
-						t.Errorf("timeout %v, stop %d: %v without SentAt", timeout, k, err)
+					if a.SentAt.IsZero() || first.IsZero() {
+						t.Errorf("timeout %v, stop %d: %v, yet nothing came", timeout, k, err)
 					}
 				default:
 					sent++
@@ -160,6 +160,32 @@ func TestTailDoesNotLeaveLate(t *testing.T) {
 		if n := len(nw.wire()[0]); n < 100_000 || n > 300_000 {
 			t.Errorf("%d bytes came", n)
 		}
+	})
+}
+
+// A call that has reported NotSent stays unsent, though its writer was only
+// stopped and the connection still takes bytes.
+func TestNoByteAfterTheReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var inner net.Conn
+		nw := &network{t: t, serve: answering(ok)}
+		nw.conn = func(c net.Conn) net.Conn { inner = c; return &faulty{Conn: c, stayAlive: true} }
+		clock := newStopClock()
+		clock.stop = func(n int) {
+			if n == 8 { // Write's second, see TestAnswerBeforeRequest: its check of the timeout is over
+				time.Sleep(time.Minute)
+			}
+		}
+		c := newClient(t, nw, func(cfg *outbound.Config) { cfg.Clock = clock })
+		r := create("http://api.example.com")
+		r.NotAfter = time.Now().Add(time.Hour)
+		_, err := c.Do(t.Context(), r)
+		wantFailure(t, err, outbound.Timeout, outbound.NotSent)
+		time.Sleep(time.Hour)
+		if w := nw.wire()[0]; w != "" {
+			t.Errorf("on the wire after the report: %q", w)
+		}
+		inner.Close()
 	})
 }
 
@@ -489,6 +515,7 @@ func TestAnswerBeforeTheWholeRequest(t *testing.T) {
 			_, _ = io.ReadFull(c, make([]byte, 2000))
 			_, _ = io.WriteString(c, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
 		}
+		nw.conn = func(c net.Conn) net.Conn { return &faulty{Conn: c, lag: time.Second} } // the write fails first
 		c := newClient(t, nw, secure)
 		r := create(base)
 		r.Body = bytes.Repeat([]byte("y"), 1<<20)
