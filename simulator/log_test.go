@@ -3,6 +3,8 @@ package simulator_test
 import (
 	"context"
 	"fmt"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,7 +18,7 @@ import (
 // it.
 func TestMaxAtOnce(t *testing.T) {
 	bubble(t, simulator.Config{}, func(w *world) {
-		w.sim.Mount("", simulator.Example, simulator.On(simulator.Any, simulator.Always(), simulator.DelayAfter(time.Minute)))
+		w.sim.Mount("", simulator.Example, simulator.On(simulator.Any, simulator.Always(), simulator.DelayBefore(time.Minute)))
 		for i := range 3 {
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			w.wantCut(w.callContext(ctx, "POST", "/v1/jobs", "{}", "Idempotency-Key", "one"))
@@ -29,10 +31,13 @@ func TestMaxAtOnce(t *testing.T) {
 		for range 4 {
 			all.Go(func() { w.call("POST", "/v1/jobs", "{}", "Idempotency-Key", "two") })
 		}
-		synctest.Wait()
+		time.Sleep(time.Minute + time.Second)
 		id := w.sim.Jobs()[1].ID
-		all.Go(func() { w.call("POST", "/v1/jobs/"+id+"/cancel", "") }) // the same operation
-		all.Go(func() { w.call("GET", "/v1/jobs/"+id, "") })            // no side effect
+		w.equal("job of", w.sim.Jobs()[1].Key, "two")
+		for range 5 {
+			all.Go(func() { w.call("POST", "/v1/jobs/"+id+"/cancel", "") }) // the same operation
+		}
+		all.Go(func() { w.call("GET", "/v1/jobs/"+id, "") }) // no side effect
 		all.Go(func() { w.call("POST", "/v1/jobs", "{}", "Idempotency-Key", "three") })
 		all.Wait()
 		w.equal("together", w.sim.MaxAtOnce("two"), 5)
@@ -41,6 +46,34 @@ func TestMaxAtOnce(t *testing.T) {
 		w.call("POST", "/v1/jobs/"+id+"/cancel", "")
 		w.equal("after the end", w.sim.MaxAtOnce("two"), 5)
 	})
+}
+
+// TestLateDeparture: where the connection does not tell at once that its client
+// has left, the next call waits a little before it counts as overlap.
+func TestLateDeparture(t *testing.T) {
+	for after, want := range map[time.Duration]int{10 * time.Millisecond: 1, 30 * time.Millisecond: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			sim := simulator.New(simulator.Config{})
+			defer sim.Close()
+			sim.Mount("", simulator.Example, simulator.On(simulator.Create, simulator.Nth(1), simulator.DelayBefore(time.Minute)))
+			serve := func(ctx context.Context) {
+				r := httptest.NewRequestWithContext(ctx, "POST", "/v1/jobs", strings.NewReader("{}"))
+				r.Header.Set("Idempotency-Key", "k")
+				sim.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			all.Go(func() { serve(ctx) })
+			synctest.Wait()
+			all.Go(func() { serve(t.Context()) })
+			time.Sleep(after)
+			cancel()
+			all.Wait()
+			if got := sim.MaxAtOnce("k"); got != want {
+				t.Errorf("departure seen after %v: %d at once, want %d", after, got, want)
+			}
+		})
+	}
 }
 
 func TestLog(t *testing.T) {

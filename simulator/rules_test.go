@@ -306,6 +306,13 @@ func TestRepeatedCreates(t *testing.T) {
 			})
 		})
 	}
+	// After a second job the token still leads to the first.
+	bubble(t, simulator.Config{}, func(w *world) {
+		w.sim.Mount("", simulator.Example, simulator.On(simulator.Create, simulator.Nth(2), simulator.SecondJob{}))
+		first := w.create("", "k").field("job_id")
+		w.create("", "k")
+		w.field(w.want(200, w.call("POST", "/v1/jobs", "{}", "Idempotency-Key", "k")), "job_id", first)
+	})
 	// A provider may refuse a second client_reference though it knows no keys.
 	bubble(t, simulator.Config{}, func(w *world) {
 		w.sim.Mount("", simulator.ExampleLookup, simulator.On(simulator.Create, simulator.Always(), simulator.Conflict{WithID: true}))

@@ -82,6 +82,8 @@ func TestWebhooks(t *testing.T) {
 		want  string
 	}{
 		{"plain", nil, "running 600s, succeeded 1200s"},
+		{"any is no webhook", []simulator.Rule{simulator.On(simulator.Any, simulator.Always(), simulator.WebhookDrop{})},
+			"running 600s, succeeded 1200s"},
 		{"repeat", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookRepeat(3))},
 			"running 600s, running 600s, running 600s, succeeded 1200s"},
 		{"drop", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(2), simulator.WebhookDrop{})}, "running 600s"},
