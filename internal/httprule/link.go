@@ -117,7 +117,7 @@ func check(u *url.URL) error {
 		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
 			return errors.New("port is not between 1 and 65535")
 		}
-	} else if strings.HasSuffix(u.Host, ":") {
+	} else {
 		u.Host = strings.TrimSuffix(u.Host, ":") // "host:" is "host", RFC 3986 §6.2.3
 	}
 	return nil
