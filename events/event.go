@@ -96,8 +96,8 @@ func ChainStart(operation string) Digest {
 func (e *Event) attributes() []Attribute {
 	list := make([]Attribute, 0, 12+len(e.Extensions))
 	add := func(name, value string) {
-		if value != "" {
-			list = append(list, Attribute{name, value})
+		if value != "" { // what cannot be read again is replaced here, so that the digest covers what is sent
+			list = append(list, Attribute{name, strings.ToValidUTF8(value, "\uFFFD")})
 		}
 	}
 	add("id", e.ID)
@@ -233,6 +233,9 @@ func readAttributes(header map[string][]string) ([]Attribute, error) {
 		name, isAttribute := strings.CutPrefix(lower, "ce-")
 		switch {
 		case lower == "content-type" && len(values) > 0:
+			if contentType != "" && contentType != values[0] {
+				return nil, fmt.Errorf("%w: two content types", ErrMalformed)
+			}
 			contentType = values[0]
 			continue
 		case !isAttribute:
@@ -245,6 +248,9 @@ func readAttributes(header map[string][]string) ([]Attribute, error) {
 		value, err := percentDecode(values[0])
 		if err != nil {
 			return nil, fmt.Errorf("%w: attribute %s: %w", ErrMalformed, name, err)
+		}
+		if value == "" { // CloudEvents knows no empty attribute; read as absent it would be missing from a copy's digest
+			return nil, fmt.Errorf("%w: attribute %s is empty", ErrMalformed, name)
 		}
 		if len(value) > maxValue {
 			return nil, fmt.Errorf("%w: attribute %s has %d bytes, at most %d", ErrMalformed, name, len(value), maxValue)

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -70,7 +71,7 @@ type entry struct {
 }
 
 // Marshal gives the record's bytes. Values that cannot be represented (a time
-// outside 1678 to 2262) panic: they are a caller's own defect.
+// outside the years 1678 to 2261) panic: they are a caller's own defect.
 func Marshal(r Record) []byte {
 	return marshal(r, 0)
 }
@@ -131,7 +132,7 @@ func split(data []byte) ([]entry, error) {
 	entries := make([]entry, 0, n)
 	seen := make(map[string]bool, n)
 	for range n {
-		key, err := dec.DecodeString()
+		key, err := decodeText(dec)
 		if err != nil {
 			return nil, fmt.Errorf("%w: key: %w", ErrMalformed, err)
 		}
@@ -183,12 +184,13 @@ func skip(b []byte, depth int) ([]byte, error) {
 	}
 	var size, items int
 	var err error
+	most := maxEntries
 	switch {
 	case msgpcode.IsFixedNum(c), c == msgpcode.Nil, c == msgpcode.True, c == msgpcode.False:
 	case msgpcode.IsFixedString(c):
 		size = int(c & msgpcode.FixedStrMask)
 	case msgpcode.IsFixedMap(c):
-		items = 2 * int(c&msgpcode.FixedMapMask)
+		items, most = 2*int(c&msgpcode.FixedMapMask), 2*maxEntries
 	case msgpcode.IsFixedArray(c):
 		items = int(c & msgpcode.FixedArrayMask)
 	case c == msgpcode.Uint8, c == msgpcode.Int8:
@@ -211,10 +213,10 @@ func skip(b []byte, depth int) ([]byte, error) {
 		items, err = length(4)
 	case c == msgpcode.Map16:
 		items, err = length(2)
-		items *= 2
+		items, most = 2*items, 2*maxEntries
 	case c == msgpcode.Map32:
 		items, err = length(4)
-		items *= 2
+		items, most = 2*items, 2*maxEntries
 	case msgpcode.IsFixedExt(c):
 		size = 1 << (c - msgpcode.FixExt1)
 		size++
@@ -233,7 +235,7 @@ func skip(b []byte, depth int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size > len(b) || items > 2*maxEntries {
+	if size > len(b) || items > most {
 		return nil, fmt.Errorf("%w: a length of %d with %d bytes left", ErrMalformed, max(size, items), len(b))
 	}
 	b = b[size:]
@@ -298,14 +300,20 @@ func (v *Visitor) key(key string) {
 	}
 }
 
-// Text visits a string or a named string. Reading rejects invalid UTF-8.
+// Text visits a string or a named string. Reading rejects invalid UTF-8;
+// writing replaces it by U+FFFD, since text often comes from a provider and a
+// record that cannot be read again would be lost.
 func Text[S ~string](v *Visitor, key string, p *S) {
 	scalar(v, key, p, *p == "",
-		func(e *msgpack.Encoder, s S) error { return e.EncodeString(string(s)) },
+		func(e *msgpack.Encoder, s S) error { return encodeText(e, string(s)) },
 		func(d *msgpack.Decoder) (S, error) {
 			s, err := decodeText(d)
 			return S(s), err
 		})
+}
+
+func encodeText(e *msgpack.Encoder, s string) error {
+	return e.EncodeString(strings.ToValidUTF8(s, "\uFFFD"))
 }
 
 func decodeText(d *msgpack.Decoder) (string, error) {
@@ -331,15 +339,15 @@ func Texts(v *Visitor, key string, p *[]string) {
 				return err
 			}
 			for _, s := range list {
-				if err := e.EncodeString(s); err != nil {
+				if err := encodeText(e, s); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 		func(d *msgpack.Decoder) ([]string, error) {
-			n, err := d.DecodeArrayLen()
-			if err != nil || n <= 0 {
+			n, err := decodeLen(d)
+			if err != nil || n == 0 {
 				return nil, err
 			}
 			list := make([]string, 0, n)
@@ -354,14 +362,31 @@ func Texts(v *Visitor, key string, p *[]string) {
 		})
 }
 
+func decodeLen(d *msgpack.Decoder) (int, error) {
+	n, err := d.DecodeArrayLen()
+	if err == nil && n < 0 {
+		err = errors.New("nil instead of a list")
+	}
+	return n, err
+}
+
 // Bytes visits a byte string.
 func Bytes(v *Visitor, key string, p *[]byte) {
 	scalar(v, key, p, len(*p) == 0,
 		func(e *msgpack.Encoder, b []byte) error { return e.EncodeBytes(b) },
-		func(d *msgpack.Decoder) ([]byte, error) {
-			b, err := d.DecodeBytes()
-			return bytes.Clone(b), err
-		})
+		decodeBytes)
+}
+
+func decodeBytes(d *msgpack.Decoder) ([]byte, error) {
+	c, err := d.PeekCode()
+	if err != nil {
+		return nil, err
+	}
+	if !msgpcode.IsBin(c) {
+		return nil, fmt.Errorf("code 0x%02x instead of bytes", c)
+	}
+	b, err := d.DecodeBytes()
+	return bytes.Clone(b), err
 }
 
 // Digest visits a 32-byte digest; all zero means absent.
@@ -373,7 +398,7 @@ func Digest[D ~[32]byte](v *Visitor, key string, p *D) {
 			return e.EncodeBytes(b[:])
 		},
 		func(d *msgpack.Decoder) (D, error) {
-			b, err := d.DecodeBytes()
+			b, err := decodeBytes(d)
 			if err == nil && len(b) != 32 {
 				err = fmt.Errorf("%d bytes instead of 32", len(b))
 			}
@@ -389,14 +414,7 @@ func Uint[N ~uint64](v *Visitor, key string, p *N) {
 	scalar(v, key, p, *p == 0,
 		func(e *msgpack.Encoder, n N) error { return e.EncodeUint(uint64(n)) },
 		func(d *msgpack.Decoder) (N, error) {
-			c, err := d.PeekCode()
-			if err != nil {
-				return 0, err
-			}
-			if c == msgpcode.Float || c == msgpcode.Double {
-				return 0, errors.New("a float instead of a whole number")
-			}
-			n, err := d.DecodeUint64()
+			n, err := decodeUint(d)
 			return N(n), err
 		})
 }
@@ -416,13 +434,13 @@ func Uints(v *Visitor, key string, p *[]uint64) {
 			return nil
 		},
 		func(d *msgpack.Decoder) ([]uint64, error) {
-			n, err := d.DecodeArrayLen()
-			if err != nil || n <= 0 {
+			n, err := decodeLen(d)
+			if err != nil || n == 0 {
 				return nil, err
 			}
 			list := make([]uint64, n)
 			for i := range list {
-				if list[i], err = d.DecodeUint64(); err != nil {
+				if list[i], err = decodeUint(d); err != nil {
 					return nil, err
 				}
 			}
@@ -444,8 +462,8 @@ func Duration(v *Visitor, key string, p *time.Duration) {
 func Time(v *Visitor, key string, p *time.Time) {
 	scalar(v, key, p, p.IsZero(),
 		func(e *msgpack.Encoder, t time.Time) error {
-			if y := t.UTC().Year(); y < 1678 || y > 2261 {
-				return fmt.Errorf("year %d is outside 1678 to 2261", y)
+			if err := inRange(t); err != nil {
+				return err
 			}
 			return e.EncodeInt(t.UnixNano())
 		},
@@ -454,33 +472,72 @@ func Time(v *Visitor, key string, p *time.Time) {
 			if err != nil {
 				return time.Time{}, err
 			}
-			return time.Unix(0, n).UTC(), nil
+			t := time.Unix(0, n).UTC()
+			return t, inRange(t)
 		})
 }
 
+// inRange keeps to the whole years that nanoseconds in 64 bits can hold, in
+// both directions: what can be read can be written.
+func inRange(t time.Time) error {
+	if y := t.UTC().Year(); y < 1678 || y > 2261 {
+		return fmt.Errorf("year %d is outside 1678 to 2261", y)
+	}
+	return nil
+}
+
+// decodeInt reads a whole number. The library's own reader would also take a
+// float or nil.
 func decodeInt(d *msgpack.Decoder) (int64, error) {
 	c, err := d.PeekCode()
 	if err != nil {
 		return 0, err
 	}
-	switch c {
-	case msgpcode.Float, msgpcode.Double:
-		return 0, errors.New("a float instead of a whole number")
-	case msgpcode.Uint64:
+	switch {
+	case c == msgpcode.Uint64:
 		n, err := d.DecodeUint64()
 		if err == nil && n > math.MaxInt64 {
 			err = errors.New("number too large")
 		}
 		return int64(n), err
+	case msgpcode.IsFixedNum(c), c == msgpcode.Uint8, c == msgpcode.Uint16, c == msgpcode.Uint32,
+		c == msgpcode.Int8, c == msgpcode.Int16, c == msgpcode.Int32, c == msgpcode.Int64:
+		return d.DecodeInt64()
 	}
-	return d.DecodeInt64()
+	return 0, fmt.Errorf("code 0x%02x instead of a whole number", c)
+}
+
+// decodeUint reads an unsigned number. The library's own reader would take -1
+// for the largest one.
+func decodeUint(d *msgpack.Decoder) (uint64, error) {
+	c, err := d.PeekCode()
+	if err != nil {
+		return 0, err
+	}
+	if c == msgpcode.Uint64 {
+		return d.DecodeUint64()
+	}
+	n, err := decodeInt(d)
+	if err == nil && n < 0 {
+		err = errors.New("a negative number")
+	}
+	return uint64(n), err
 }
 
 // Bool visits a flag; false means absent.
 func Bool(v *Visitor, key string, p *bool) {
 	scalar(v, key, p, !*p,
 		func(e *msgpack.Encoder, b bool) error { return e.EncodeBool(b) },
-		func(d *msgpack.Decoder) (bool, error) { return d.DecodeBool() })
+		func(d *msgpack.Decoder) (bool, error) {
+			c, err := d.PeekCode()
+			if err == nil && c != msgpcode.True && c != msgpcode.False {
+				err = fmt.Errorf("code 0x%02x instead of a flag", c)
+			}
+			if err != nil {
+				return false, err
+			}
+			return d.DecodeBool()
+		})
 }
 
 // Nested visits a record inside the record. One whose fields are all zero is
@@ -533,8 +590,8 @@ func List[T any, P interface {
 		return
 	}
 	d := msgpack.NewDecoder(bytes.NewReader(raw))
-	n, err := d.DecodeArrayLen()
-	if err != nil || n <= 0 {
+	n, err := decodeLen(d)
+	if err != nil || n == 0 {
 		if err != nil {
 			v.fail(key, err)
 		}
