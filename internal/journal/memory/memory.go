@@ -359,17 +359,20 @@ func (st *stream) firstDue() *entry {
 func (s *Store) NextEvent() (time.Time, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.nextEvent()
+	s.catchUp()
+	return s.nextEvent(s.config.Now())
 }
 
-func (s *Store) nextEvent() (time.Time, bool) {
+// nextEvent leaves out leases that have ended: nothing more happens to them
+// until somebody fetches. The mutex is held.
+func (s *Store) nextEvent(now time.Time) (time.Time, bool) {
 	var at time.Time
 	if e := s.streams[journal.Wakeups].firstDue(); e != nil {
 		at = e.fires
 	}
 	for _, q := range s.queues {
 		for _, l := range q.leases {
-			if at.IsZero() || l.until.Before(at) {
+			if l.until.After(now) && (at.IsZero() || l.until.Before(at)) {
 				at = l.until
 			}
 		}
@@ -429,7 +432,7 @@ func (s *Store) await(ctx context.Context, wait time.Duration, try func() bool) 
 			return journal.ErrNoMessage
 		}
 		until := end
-		if at, ok := s.nextEvent(); ok && at.Before(until) {
+		if at, ok := s.nextEvent(now); ok && at.Before(until) {
 			until = at
 		}
 		if s.changed == nil {

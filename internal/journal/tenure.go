@@ -1,0 +1,302 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/codec"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const takeover = "takeover" // last token of a take-over record; no operation has this id
+
+// A Tenure is one projector's hold on one partition, from taking it over until
+// another takes it. It belongs to one goroutine, and so has one commit in
+// flight at most.
+//
+// Two guards keep out whoever had the partition before, however late its
+// writes land: every write to WAKEUPS expects this tenure's epoch, every write
+// to HISTORY the last sequence of the partition.
+type Tenure struct {
+	j         *Journal
+	partition string
+	id        string
+
+	epoch     uint64 // sequence of our message on epoch.<partition>
+	last      uint64 // sequence of the partition's last history message, ours
+	position  uint64 // ledger sequence of the newest fact in the history
+	unsettled bool   // a write to WAKEUPS may yet land under the present epoch
+}
+
+type takeoverRecord struct {
+	position uint64
+	tenure   string
+}
+
+// Fields implements codec.Record.
+func (r *takeoverRecord) Fields(v *codec.Visitor) {
+	codec.Uint(v, "p", &r.position)
+	codec.Text(v, "t", &r.tenure)
+}
+
+func epochSubject(partition string) string { return "epoch." + partition }
+
+func (t *Tenure) filter() string { return "history." + generation + "." + t.partition + ".*" }
+
+// TakeOver takes a partition, whoever has it.
+func (j *Journal) TakeOver(ctx context.Context, partition int) (*Tenure, error) {
+	if partition < 0 || partition >= Partitions {
+		return nil, fmt.Errorf("take over partition %d: want 0 to %d", partition, Partitions-1)
+	}
+	t := &Tenure{j: j, partition: partitionToken(partition), id: j.newID()}
+	if err := t.takeOver(ctx); err != nil {
+		return nil, fmt.Errorf("take over partition %d: %w", partition, err)
+	}
+	return t, nil
+}
+
+func (t *Tenure) takeOver(ctx context.Context) error {
+	// First the epoch: from here on no wake-up of the projector before us is
+	// let in. A crash here leaves both of us out, and the next taker begins
+	// again.
+	for {
+		before, err := t.lastOf(ctx, Wakeups, epochSubject(t.partition))
+		if err != nil {
+			return err
+		}
+		t.epoch = before.Sequence
+		err = t.writeEpoch(ctx)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrFenced) {
+			return err
+		}
+		// Another taker was quicker by a moment. It is the later one that stays.
+	}
+	// Then the history: from here on none of its records is let in either. A
+	// crash here leaves a record that repeats the position and moves nothing.
+	for {
+		before, err := t.lastOf(ctx, History, t.filter())
+		if err != nil {
+			return err
+		}
+		if t.position, err = positionIn(before); err != nil {
+			return err
+		}
+		data := codec.Marshal(&takeoverRecord{position: t.position, tenure: t.id})
+		t.last = before.Sequence
+		// Beaten means that the one before us, or another taker, committed since
+		// we read: read again.
+		err = t.writeHistory(ctx, takeover, data)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrFenced) {
+			return err
+		}
+	}
+	// Two takers at once can have ended with one stream each.
+	m, err := t.lastOf(ctx, Wakeups, epochSubject(t.partition))
+	if err != nil {
+		return err
+	}
+	if m.Sequence != t.epoch {
+		return ErrFenced
+	}
+	return nil
+}
+
+// lastOf gives the zero message where there is none.
+func (t *Tenure) lastOf(ctx context.Context, s Stream, subject string) (Message, error) {
+	var m Message
+	err := t.j.retry(ctx, subject, func() (err error) {
+		m, err = t.j.store.Last(ctx, s, subject)
+		return err
+	})
+	if errors.Is(err, ErrNoMessage) {
+		return Message{}, nil
+	}
+	return m, err
+}
+
+func positionIn(m Message) (uint64, error) {
+	switch {
+	case m.Sequence == 0:
+		return 0, nil
+	case strings.HasSuffix(m.Subject, "."+takeover):
+		var r takeoverRecord
+		if err := codec.Unmarshal(m.Data, &r); err != nil {
+			return 0, fmt.Errorf("read take-over record %d: %w", m.Sequence, err)
+		}
+		return r.position, nil
+	}
+	r, err := decodeRecord(m)
+	return r.Sequence, err
+}
+
+// writeEpoch writes our epoch at its expected sequence. Afterwards nothing
+// that was sent under an earlier one can land.
+func (t *Tenure) writeEpoch(ctx context.Context) error {
+	subject := epochSubject(t.partition)
+	sequence, other, err := t.j.place(ctx, Wakeups, subject, t.epoch,
+		func() (uint64, error) { return t.j.store.Publish(ctx, Wakeups, t.epochMessage()) },
+		func(m Message) bool { return string(m.Data) == t.id })
+	switch {
+	case err != nil:
+		return fmt.Errorf("write epoch: %w", err)
+	case other != nil:
+		return ErrFenced
+	}
+	t.epoch, t.unsettled = sequence, false
+	return nil
+}
+
+func (t *Tenure) epochMessage() Outgoing {
+	return Outgoing{Subject: epochSubject(t.partition), Data: []byte(t.id), Guard: &Guard{Sequence: t.epoch}}
+}
+
+// Partition is the partition held.
+func (t *Tenure) Partition() string { return t.partition }
+
+// Position is the ledger sequence of the newest fact of the partition that is
+// in the history.
+func (t *Tenure) Position() uint64 { return t.position }
+
+// Facts reads the partition's facts that are not in the history yet.
+func (t *Tenure) Facts(ctx context.Context) (*Facts, error) {
+	filter := "facts." + segment + "." + t.partition + ".*"
+	c, err := t.j.store.Read(ctx, Ledger, filter, t.position+1)
+	if err != nil {
+		return nil, fmt.Errorf("read facts of partition %s: %w", t.partition, err)
+	}
+	return &Facts{c}, nil
+}
+
+// Facts walks a partition's facts in ledger order.
+type Facts struct{ cursor Cursor }
+
+// Next gives the next fact; ErrNoMessage says that none came within wait, or,
+// with a wait of 0, that none is there.
+func (f *Facts) Next(ctx context.Context, wait time.Duration) (projections.Entry, error) {
+	m, err := f.cursor.Next(ctx, wait)
+	if err != nil {
+		return projections.Entry{}, err
+	}
+	return entry(m), nil
+}
+
+// Close ends the reading.
+func (f *Facts) Close() error { return f.cursor.Close() }
+
+// Commit publishes the wake-up, if Next moved, and then the record. ErrFenced
+// ends the tenure: stop, and touch nothing. After another error the same
+// commit may be tried again; a different one only by a new tenure.
+func (t *Tenure) Commit(ctx context.Context, r projections.Record, w *Wake) error {
+	if err := checkOperation(r.State.Operation); err != nil {
+		return err
+	}
+	if w != nil {
+		// Wake-up before history: a crash after it leaves an operation that is
+		// looked at once more than needed, and the next projector derives both
+		// again. The other order could leave one that is never looked at.
+		if err := t.Wake(ctx, *w); err != nil {
+			return err
+		}
+	}
+	data := codec.Marshal(&r)
+	// A crash after this write leaves the position behind us moved on, which is
+	// what the next projector resumes from.
+	if err := t.writeHistory(ctx, r.State.Operation, data); err != nil {
+		return err
+	}
+	t.position = r.Sequence
+	return nil
+}
+
+// writeHistory appends one message to the partition. The first message behind
+// our last is ours or another projector's take-over record, never a copy of
+// ours made by someone else.
+func (t *Tenure) writeHistory(ctx context.Context, name string, data []byte) error {
+	m := Outgoing{
+		Subject: "history." + generation + "." + t.partition + "." + name, Data: data,
+		Guard: &Guard{Subject: t.filter(), Sequence: t.last},
+	}
+	sequence, other, err := t.j.place(ctx, History, t.filter(), t.last,
+		func() (uint64, error) { return t.j.store.Publish(ctx, History, m) },
+		func(stored Message) bool { return stored.Subject == m.Subject && bytes.Equal(stored.Data, m.Data) })
+	switch {
+	case err != nil:
+		return fmt.Errorf("write %s: %w", m.Subject, err)
+	case other != nil:
+		return ErrFenced
+	}
+	t.last = sequence
+	return nil
+}
+
+// Wake publishes a wake-up, or cancels the pending one, without a record: for
+// the sweep, which finds wake-ups lost.
+func (t *Tenure) Wake(ctx context.Context, w Wake) error {
+	if err := w.check(); err != nil {
+		return err
+	}
+	refusals := 0
+	for attempt := 0; ; attempt++ {
+		if t.unsettled {
+			// A copy that was not answered could land later, over a newer wake-up.
+			// Under a new epoch it cannot.
+			if err := t.writeEpoch(ctx); err != nil {
+				return fmt.Errorf("wake %s: %w", w.Operation, err)
+			}
+		}
+		err := t.publishWake(ctx, w)
+		if err == nil {
+			return nil
+		}
+		switch {
+		case errors.Is(err, ErrWrongSequence):
+			// Our epoch moves by writeEpoch and publishWake alone, and both know
+			// when they are in doubt.
+			m, readErr := t.lastOf(ctx, Wakeups, epochSubject(t.partition))
+			if readErr != nil {
+				return fmt.Errorf("wake %s: %w", w.Operation, errors.Join(err, readErr))
+			}
+			if m.Sequence != t.epoch {
+				return ErrFenced
+			}
+		case errors.Is(err, ErrInFlight), errors.Is(err, ErrUnanswered):
+			t.unsettled = true
+			refusals = 0
+		default:
+			if refusals++; refusals >= maxRefusals {
+				return fmt.Errorf("wake %s: %w", w.Operation, err)
+			}
+		}
+		if sleepErr := t.j.sleep(ctx, backoff(w.Operation, attempt)); sleepErr != nil {
+			return fmt.Errorf("wake %s: %w", w.Operation, unsure(t.unsettled, errors.Join(sleepErr, err)))
+		}
+	}
+}
+
+// publishWake sends it once. Cancelling rides on our own epoch, which every
+// partition has: a message of its own would have to be removed again.
+func (t *Tenure) publishWake(ctx context.Context, w Wake) error {
+	if w.At.IsZero() {
+		m := t.epochMessage()
+		m.Header = map[string][]string{SchedulerHeader: {wakeSubject(w.Operation)}, NextHeader: {NextPurge}}
+		sequence, err := t.j.store.Publish(ctx, Wakeups, m)
+		if err == nil {
+			t.epoch = sequence
+		}
+		return err
+	}
+	m := w.message(t.j.now())
+	m.Guard = &Guard{Subject: epochSubject(t.partition), Sequence: t.epoch}
+	_, err := t.j.store.Publish(ctx, Wakeups, m)
+	return err
+}
