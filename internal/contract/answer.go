@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types/traits"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -172,7 +173,7 @@ func (sh shared) fail(v view, class events.ErrorClass, detail string) Failure {
 	if detail != "" {
 		f.Detail = detail
 	}
-	if f.Message == "" {
+	if f.Message == "" && !v.json {
 		f.Message = clean(string(v.a.Body), maxMessage)
 	}
 	return f
@@ -607,6 +608,10 @@ func (c *Contract) nextPage(v view) (string, error) {
 // found reads one item and says whether it may be ours.
 func (c *Contract) found(v view) (job events.FoundJob, ours bool, err error) {
 	r := c.lookupRead
+	if _, object := v.vars["item"].(traits.Mapper); !object && c.promises.Lookup == events.LookupExact {
+		// A look into it would find no reference, which proves nothing.
+		return job, false, r.items.errorf("an item is no object")
+	}
 	if r.match != nil {
 		if ours, err = r.match.bool(v.vars); err != nil || !ours {
 			return job, false, err

@@ -138,6 +138,12 @@ type parser struct {
 func (p *parser) contract(root *yaml.Node) {
 	s := p.d.section(root, "", "contract", "name", "title", "base_url", "origins", "credential", "params", "errors", "token",
 		"create", "status", "classes", "lookup", "cancel", "result", "webhook", "promises", "pacing", "deadlines", "limits")
+	if len(s.order) == 0 {
+		if p.d.err() == nil {
+			p.d.addf(root, "", "the file is empty")
+		}
+		return
+	}
 	if s.need("contract", ": the version of the language, 1") && s.text("contract") != "1" {
 		p.d.addf(s.value["contract"], "contract", "is %q; this program reads version %d", clip(s.text("contract"), 20), Version)
 	}
@@ -508,10 +514,11 @@ func (p *parser) webhook(n *yaml.Node) {
 	if s.node != nil && w.jobID == nil && w.reference == nil && !w.InURL {
 		p.d.addf(s.node, "webhook", "names neither a job nor our reference: give job_id, reference or reference_in_url")
 	}
-	if w.InURL && !p.c.create.uses("callback_url") {
+	unclear := p.d.broken("create")
+	if w.InURL && !unclear && !p.c.create.uses("callback_url") {
 		p.d.addf(s.value["reference_in_url"], "webhook.reference_in_url", "claims more than the contract backs: the create never sends callback_url")
 	}
-	if w.reference != nil && !p.c.sendsReference() {
+	if w.reference != nil && !unclear && !p.c.sendsReference() {
 		p.d.addf(s.value["reference"], "webhook.reference", "claims more than the contract backs: the create sends neither client_reference nor token")
 	}
 	p.c.Webhook = w

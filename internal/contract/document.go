@@ -65,6 +65,14 @@ func (d *document) addf(n *yaml.Node, field, format string, args ...any) {
 	d.problems = append(d.problems, p)
 }
 
+// broken says whether a problem lies in the field or below it. Claims that rest
+// on a broken part are not judged, so that one mistake gives one message.
+func (d *document) broken(field string) bool {
+	return slices.ContainsFunc(d.problems, func(p Problem) bool {
+		return p.Field == field || strings.HasPrefix(p.Field, field+".")
+	})
+}
+
 func (d *document) err() error {
 	if len(d.problems) == 0 {
 		return nil
@@ -351,18 +359,25 @@ func (s section) bytes(name string, fallback, high int64) int64 {
 	return v * unit
 }
 
-// place finds where in the file a position inside a scalar is. Columns count
-// characters. A scalar written over several folded lines gets its first line.
+// place finds where in the file a position inside a scalar is. A plain or quoted
+// scalar written over several lines gets a place on its first.
 func (d *document) place(n *yaml.Node, line, column int) (int, int) {
 	switch {
-	case n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
-		at := n.Line + line // the text starts on the line after the indicator
-		if n.Style&yaml.FoldedStyle != 0 {
-			at = n.Line + 1
+	case n.Style&yaml.LiteralStyle != 0:
+		at := n.Line + 1 + line // the text starts on the line after the indicator
+		if at <= len(d.lines) {
+			return at, indent(d.lines[at-1]) + column + 1
 		}
-		if at >= 1 && at <= len(d.lines) {
-			text := d.lines[at-1]
-			return at, len(text) - len(strings.TrimLeft(text, " ")) + column + 1
+		return n.Line, n.Column
+	case n.Style&yaml.FoldedStyle != 0:
+		// Lines were joined by one blank each: count them off.
+		for at := n.Line + 1; at <= len(d.lines); at++ {
+			text := strings.TrimRight(d.lines[at-1], " \r")
+			if length := len(text) - indent(text); column > length {
+				column -= length + 1
+				continue
+			}
+			return at, indent(text) + column + 1
 		}
 		return n.Line, n.Column
 	case n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0:
@@ -370,6 +385,8 @@ func (d *document) place(n *yaml.Node, line, column int) (int, int) {
 	}
 	return n.Line, n.Column + column
 }
+
+func indent(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 
 func clip(s string, limit int) string {
 	if len(s) <= limit {

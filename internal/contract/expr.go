@@ -173,7 +173,8 @@ func (d *document) compile(env *cel.Env, n *yaml.Node, field, src string, shift 
 		if line == 1 {
 			at += shift
 		}
-		p := Problem{File: d.file, Field: field, Message: message, Source: lines[line-1], Caret: max(column, 0)}
+		p := Problem{File: d.file, Field: field, Message: message}
+		p.Source, p.Caret = window(lines[line-1], max(column, 0))
 		p.Line, p.Column = d.place(n, line-1, max(at, 0))
 		d.problems = append(d.problems, p)
 	}
@@ -204,6 +205,18 @@ func (d *document) compile(env *cel.Env, n *yaml.Node, field, src string, shift 
 		}
 	}
 	return &expression{field, src, k, program, uses}
+}
+
+// window is the part of a long line around its caret.
+func window(line string, caret int) (string, int) {
+	const wide = 100
+	runes := []rune(line)
+	caret = min(caret, len(runes))
+	if len(runes) <= wide {
+		return line, caret
+	}
+	from := max(0, min(caret-wide/2, len(runes)-wide))
+	return string(runes[from : from+wide]), caret - from
 }
 
 func (k kind) accepts(t *cel.Type) bool {

@@ -17,6 +17,9 @@ const day = 24 * time.Hour
 // back, and computes the guarantee.
 func (p *parser) promises(root section) {
 	c := p.c
+	if c.create == nil {
+		return // reported; nothing can be judged without it
+	}
 	n := root.value["promises"]
 	s := section{d: p.d, field: "promises", value: map[string]*yaml.Node{}}
 	if n != nil {
@@ -37,7 +40,7 @@ func (p *parser) promises(root section) {
 			p.d.addf(n, sec.at(field), "claims more than the contract backs: "+format, args...)
 		}
 	}
-	if pr.RefusalIsProof && c.createRead.conflict == nil {
+	if pr.RefusalIsProof && c.createRead.conflict == nil && !p.d.broken("create") {
 		more(s, "refusal_is_proof", "create.read.conflict says of no answer that the token was refused")
 	}
 	if pr.GoneConfirmsCancel && c.cancel == nil {
@@ -67,6 +70,7 @@ func (p *parser) promises(root section) {
 func (p *parser) token(root section) {
 	c := p.c
 	sends := c.create.uses("token")
+	unclear := p.d.broken("create")
 	if !root.has("token") || root.none("token") {
 		if sends {
 			p.d.addf(root.node, "token", "is missing: the create sends the token; say what the provider does with it")
@@ -82,10 +86,13 @@ func (p *parser) token(root section) {
 		c.second = s.oneOf("second_create", "returns_first", "names_first", "refused", "ignored")
 	}
 	c.Token = t
-	if s.node != nil && !sends {
+	if c.second == "" {
+		return // reported
+	}
+	if !unclear && !sends {
 		p.d.addf(s.node, "token", "claims more than the contract backs: the create never sends it; use {token} in a header, the query or the body")
 	}
-	if c.second == "names_first" && c.createRead.conflict == nil {
+	if !unclear && c.second == "names_first" && c.createRead.conflict == nil {
 		p.d.addf(s.value["second_create"], "token.second_create", "claims more than the contract backs: names_first needs create.read.conflict")
 	}
 	if c.second != "returns_first" && c.second != "names_first" {
@@ -100,7 +107,7 @@ func (p *parser) token(root section) {
 			p.d.addf(s.value["window"], "token.window", "is %s; must be longer than promises.settle, %s", span(t.Window), span(c.settle))
 		}
 	}
-	if c.settle == 0 {
+	if c.settle == 0 && !p.d.broken("promises.settle") {
 		p.d.addf(s.node, "promises.settle", "is missing: how long a request may be held before it acts; without it a repeat could overtake the first")
 	}
 }
@@ -120,7 +127,7 @@ func (p *parser) lookupClaims(root section) {
 		return n
 	}
 	const claims = "claims more than the contract backs: "
-	if c.promises.Lookup == events.LookupExact {
+	if c.promises.Lookup == events.LookupExact && !p.d.broken("create") && !p.d.broken("lookup.read") {
 		e := c.lookupRead.exact
 		switch {
 		case e == nil:
@@ -137,7 +144,7 @@ func (p *parser) lookupClaims(root section) {
 		switch {
 		case c.promises.Lookup != events.LookupExact:
 			p.d.addf(field("conclusive"), "lookup.conclusive", claims+"only an exact look-up can prove that no job exists")
-		case c.settle == 0:
+		case c.settle == 0 && !p.d.broken("promises.settle"):
 			p.d.addf(field("conclusive"), "lookup.conclusive", claims+"promises.settle is missing: how long a request may be held before it acts")
 		}
 	}
@@ -206,7 +213,7 @@ func (p *parser) pacing(root section) {
 			p.d.addf(a.node, "pacing.attempts", "the default %d is above the maximum %d", pa.attempts, pa.attemptsMax)
 		}
 	}
-	if pa.interval.fallback > pa.pollMax.fallback && root.node != nil {
+	if pa.interval.fallback > pa.pollMax.fallback && !p.d.broken("pacing") {
 		p.d.addf(root.node, "pacing.poll_max", "is %s by default, less than poll_interval, %s", span(pa.pollMax.fallback), span(pa.interval.fallback))
 	}
 	read("deadlines", []string{"approval", "create", "result", "cancel", "collect"},

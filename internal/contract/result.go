@@ -157,9 +157,10 @@ func (c *Contract) fromStatus(v view) ResultReading {
 			return out
 		}
 	}
-	f := r.fail(v, events.ErrorNotFound, "result: the status answer has neither a link nor a value")
-	f.Message = ""
-	return ResultReading{NotReady: true, Failure: f}
+	return ResultReading{
+		NotReady: true,
+		Failure:  r.fail(v, events.ErrorNotFound, "result: the status answer has neither a link nor a value"),
+	}
 }
 
 // ReadLink reads the answer for one of the links. 401, 403, 404 and 410 mean

@@ -1,0 +1,578 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/counterfoil/counterfoil/contracts"
+	"github.com/counterfoil/counterfoil/events"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+var received = time.Date(2026, 9, 21, 14, 14, 0, 0, time.UTC)
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got); -update rewrites it\n%s", file, diff)
+	}
+}
+
+func builtin(t testing.TB, name string) *Contract {
+	t.Helper()
+	src, err := contracts.FS.ReadFile(name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, src)
+}
+
+func parse(t testing.TB, src []byte) *Contract {
+	t.Helper()
+	c, err := Parse("test.yaml", src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// edited is a built-in contract with pieces of its text replaced, in pairs.
+func edited(t testing.TB, name string, pairs ...string) []byte {
+	t.Helper()
+	src, err := contracts.FS.ReadFile(name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(src)
+	for i := 0; i < len(pairs); i += 2 {
+		if !strings.Contains(text, pairs[i]) {
+			t.Fatalf("%s.yaml does not contain %q", name, pairs[i])
+		}
+		text = strings.Replace(text, pairs[i], pairs[i+1], 1)
+	}
+	return []byte(text)
+}
+
+// line writes a struct's fields that are not zero, in one line.
+func line(v any) string {
+	s := fmt.Sprintf("%+v", v)
+	return s
+}
+
+func show(b *strings.Builder, what string, pairs ...any) {
+	b.WriteString("  " + what)
+	for i := 0; i < len(pairs); i += 2 {
+		v := pairs[i+1]
+		text := fmt.Sprint(v)
+		if at, ok := v.(time.Time); ok {
+			text = ""
+			if !at.IsZero() {
+				text = at.Format(time.RFC3339Nano)
+			}
+		}
+		if text == "" || text == "false" || text == "[]" {
+			continue
+		}
+		fmt.Fprintf(b, " %s=%q", pairs[i], text)
+	}
+	b.WriteString("\n")
+}
+
+func failure(f Failure) []any {
+	return []any{"class", f.Class, "code", f.Code, "message", f.Message, "retry_at", f.RetryAt, "detail", f.Detail}
+}
+
+func showRequest(b *strings.Builder, r Request, err error) {
+	if err != nil {
+		fmt.Fprintf(b, "  no request: %v\n", err)
+		return
+	}
+	fmt.Fprintf(b, "  %s %s\n", r.Method, r.URL)
+	for _, h := range r.Header {
+		fmt.Fprintf(b, "  %s: %s\n", h.Name, h.Value)
+	}
+	fmt.Fprintf(b, "  credential=%q redirects=%d\n", strings.TrimSpace(string(r.Credential.Place)+" "+r.Credential.Name), r.FollowRedirects)
+	if r.Body != nil {
+		fmt.Fprintf(b, "  %s\n", r.Body)
+	}
+}
+
+func showCreate(b *strings.Builder, r CreateReading) {
+	show(b, "create", append([]any{"outcome", r.Outcome, "job", r.JobID, "status_url", r.StatusURL, "remote", r.Remote, "state", r.State, "echo_differs", r.EchoDiffer}, failure(r.Failure)...)...)
+}
+
+func showStatus(b *strings.Builder, r StatusReading) {
+	show(b, "status", append([]any{"job", r.JobID, "remote", r.Remote, "state", r.State, "time", r.ProviderTime, "progress", r.Progress, "results", r.ResultURLs}, failure(r.Failure)...)...)
+}
+
+func showLookup(b *strings.Builder, r LookupReading) {
+	show(b, "lookup", append([]any{"outcome", r.Outcome, "next", r.Next}, failure(r.Failure)...)...)
+	for _, j := range r.Jobs {
+		show(b, "  job", "id", j.ID, "status_url", j.StatusURL, "exact", j.Exact, "created", j.CreatedAt)
+	}
+}
+
+func showCancel(b *strings.Builder, r CancelReading) {
+	show(b, "cancel", append([]any{"outcome", r.Outcome, "remote", r.Remote, "state", r.State}, failure(r.Failure)...)...)
+}
+
+func showResult(b *strings.Builder, r ResultReading) {
+	show(b, "result", append([]any{"media_type", r.MediaType, "body", string(r.Body), "links", r.Links, "not_ready", r.NotReady}, failure(r.Failure)...)...)
+	for _, k := range r.Checks {
+		fmt.Fprintf(b, "    check %s passed=%t %s\n", k.Name, k.Passed, k.Detail)
+	}
+}
+
+// fixture is one recorded exchange.
+type fixture struct {
+	Name     string
+	Scenario string
+	BaseURL  string `json:"base_url"`
+	Request  struct {
+		Method, Path string
+		Headers      map[string]string
+		Body         json.RawMessage
+		BodyRaw      string `json:"body_raw"`
+	}
+	Response struct {
+		Status  int
+		Headers map[string]string
+		Body    json.RawMessage
+	}
+}
+
+// Every recorded exchange of Replicate is asked and read as the engine would,
+// and every recorded exchange there is gets played.
+func TestReplicateTranscript(t *testing.T) {
+	c := builtin(t, "replicate")
+	raw, err := os.ReadFile("testdata/replicate/index.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index struct{ Exchanges []string }
+	if err := json.Unmarshal(raw, &index); err != nil || len(index.Exchanges) < 18 {
+		t.Fatalf("index: %d exchanges, %v", len(index.Exchanges), err)
+	}
+	files, err := filepath.Glob("testdata/replicate/*.json")
+	if err != nil || len(files) != len(index.Exchanges)+1 {
+		t.Fatalf("%d files for %d exchanges: %v", len(files), len(index.Exchanges), err)
+	}
+	var b strings.Builder
+	b.WriteString("# Recorded Replicate exchanges: the request we make, and what we read from the answer.\n")
+	for _, name := range index.Exchanges {
+		raw, err := os.ReadFile("testdata/replicate/" + name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f fixture
+		if err := json.Unmarshal(raw, &f); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "\n%s\n", name)
+		play(t, &b, c, f)
+	}
+	golden(t, "replicate.txt", b.String())
+}
+
+func play(t *testing.T, b *strings.Builder, c *Contract, f fixture) {
+	t.Helper()
+	in := Inputs{JobID: "rrr4z55ocneqzikepnug6xezpe", Params: []byte(`{"version":"5c7d5dc6dd8bf75c1acaa8565735e7986bc5b66206b55cca93cb72c9bf15ccaa","input":{"image":"https://example.test/in.png"}}`)}
+	a := Answer{Status: f.Response.Status, Header: map[string][]string{}, Body: f.Response.Body, URL: f.BaseURL + f.Request.Path, ReceivedAt: received}
+	for k, v := range f.Response.Headers {
+		a.Header[k] = []string{v}
+	}
+	ask := func(r Request, err error) {
+		t.Helper()
+		showRequest(b, r, err)
+		if err != nil || r.Method != f.Request.Method || r.URL != f.BaseURL+f.Request.Path {
+			t.Errorf("%s: request %s %s (%v), recorded %s %s", f.Name, r.Method, r.URL, err, f.Request.Method, f.Request.Path)
+		}
+		fmt.Fprintf(b, "  -> %d\n", a.Status)
+	}
+	switch kind, _, _ := strings.Cut(f.Scenario, "_"); kind {
+	case "create", "rate", "validation":
+		var sent map[string]json.RawMessage
+		if err := json.Unmarshal(f.Request.Body, &sent); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(sent["webhook"], &in.CallbackURL); err != nil {
+			t.Fatal(err)
+		}
+		var params bytes.Buffer
+		if err := json.Compact(&params, []byte(`{"version":`+string(sent["version"])+`,"input":`+string(sent["input"])+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		in.Params = params.Bytes()
+		r, err := c.Create(in)
+		ask(r, err)
+		var ours map[string]json.RawMessage
+		if err := json.Unmarshal(r.Body, &ours); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range []string{"version", "webhook"} {
+			if string(ours[k]) != string(sent[k]) {
+				t.Errorf("%s: %s is %s, recorded %s", f.Name, k, ours[k], sent[k])
+			}
+		}
+		showCreate(b, c.ReadCreate(a, in))
+	case "status":
+		ask(c.Status(in))
+		s := c.ReadStatus(a, in)
+		showStatus(b, s)
+		if s.State == events.ClassSucceeded {
+			showResult(b, c.ReadResult(a, in))
+			for _, link := range s.ResultURLs {
+				r, err := c.ResultLink(link, in)
+				showRequest(b, r, err)
+			}
+		}
+	case "reconcile":
+		ask(c.Lookup(in))
+		l := c.ReadLookup(a, in)
+		showLookup(b, l)
+		in.Page = l.Next
+		r, err := c.Lookup(in)
+		showRequest(b, r, err)
+		in.Params = []byte(`{"version":"other","input":{}}`)
+		b.WriteString("  read for other parameters:\n")
+		showLookup(b, c.ReadLookup(a, in))
+	case "cancel":
+		ask(c.Cancel(in))
+		showCancel(b, c.ReadCancel(a, in))
+	case "webhook":
+		header := map[string][]string{}
+		for k, v := range f.Request.Headers {
+			header[k] = []string{v}
+		}
+		w, err := c.ReadWebhook([]byte(f.Request.BodyRaw), header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		show(b, "webhook", "event", w.EventID, "type", w.Type, "job", w.JobID, "remote", w.Remote, "reference", w.Reference, "detail", w.Detail)
+	default:
+		t.Errorf("%s: no rule plays this scenario", f.Name)
+	}
+}
+
+// The built-in contracts load, and what they promise is read by a human.
+func TestBuiltIn(t *testing.T) {
+	entries, err := contracts.FS.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]events.Guarantee{
+		"example": events.Deduplicated, "example-lookup": events.Recoverable,
+		"example-ask": events.AskAfterLoss, "replicate": events.AskAfterLoss,
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".yaml")
+		c := builtin(t, name)
+		if c.Name != name || c.Guarantee() != want[name] {
+			t.Errorf("%s: name %q, guarantee %s, want %s", name, c.Name, c.Guarantee(), want[name])
+		}
+		delete(want, name)
+		fmt.Fprintf(&b, "%s\n", c.Explain())
+		p := c.Promises(true)
+		fmt.Fprintf(&b, "%s\n\n", strings.ReplaceAll(line(p), " ", "\n  "))
+		if c.Promises(false).WebhookNamesJob {
+			t.Errorf("%s: a webhook that cannot reach us names a job", name)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
+	}
+	golden(t, "explain.txt", b.String())
+}
+
+// answers are read by the example contracts; each case says what went before
+// the arrow in plain text, so that the golden file can be reviewed by itself.
+func TestExampleTranscript(t *testing.T) {
+	type step struct {
+		what   string
+		status int
+		header string // "name: value", separated by "; "
+		body   string
+		in     Inputs
+		cut    bool
+	}
+	params := []byte(`{"kind":"render","n":9007199254740991,"a":1.0,"b":1e2,"c":0.1}`)
+	base := Inputs{Params: params, Token: "tok", ClientReference: "cfref", JobID: "j1", StatusURL: ""}
+	html := "<!doctype html><html><head><style>x{}</style></head><body><h1>Bad gateway</h1></body></html>"
+	problem := `{"type":"about:blank","status":422,"code":"bad_kind","detail":"no such kind, see https://docs.test/x?token=s3cret"}`
+	groups := []struct {
+		name  string
+		read  func(b *strings.Builder, c *Contract, a Answer, in Inputs)
+		on    string
+		steps []step
+	}{
+		{"create", func(b *strings.Builder, c *Contract, a Answer, in Inputs) { showCreate(b, c.ReadCreate(a, in)) }, "example", []step{
+			{what: "accepted", status: 202, header: "Location: /v1/jobs/j1", body: `{"job_id":"j1","state":"queued","status_url":"x"}`},
+			{what: "replayed, the same", status: 200, body: `{"job_id":"j1","state":"running","replayed":true,"request":{"kind":"render","n":9007199254740991,"a":1,"b":100,"c":0.1,"client_reference":"cfref"}}`},
+			{what: "replayed, another number", status: 200, body: `{"job_id":"j1","state":"running","replayed":true,"request":{"kind":"render","n":9007199254740990,"a":1,"b":100,"c":0.1}}`},
+			{what: "FC-41: an id as a number", status: 202, body: `{"job_id":9007199254740993,"state":"queued"}`},
+			{what: "an id beyond 64 bits", status: 202, body: `{"job_id":123456789012345678901234567890,"state":"queued"}`},
+			{what: "FC-02 a: conflict names the job", status: 409, body: `{"code":"duplicate","job_id":"j1"}`},
+			{what: "FC-02 b: conflict names none", status: 409, body: `{"code":"duplicate"}`},
+			{what: "in progress", status: 409, header: "Retry-After: 7", body: `{"code":"in_progress"}`},
+			{what: "refused", status: 422, body: problem},
+			{what: "refused without a body", status: 401},
+			{what: "refused for now", status: 429, header: "Retry-After: 30", body: `{"code":"slow"}`},
+			{what: "refused and yet a job", status: 422, body: `{"code":"odd","job_id":"j1"}`},
+			{what: "FC-12: 200 with an error only", status: 200, body: `{"error":{"code":"Q1","message":"no room"}}`},
+			{what: "FC-12: 202 with an error only", status: 202, body: `{"error":{"code":"Q1","message":"no room"}}`},
+			{what: "no id", status: 202, body: `{"state":"queued"}`},
+			{what: "empty id", status: 202, body: `{"job_id":"","state":"queued"}`},
+			{what: "null id", status: 202, body: `{"job_id":null}`},
+			{what: "id that is an object", status: 202, body: `{"job_id":{}}`},
+			{what: "id with a control character", status: 202, body: `{"job_id":"a\nb"}`},
+			{what: "empty body", status: 202},
+			{what: "FC-14: HTML", status: 502, body: html},
+			{what: "HTML with a status that would refuse", status: 403, body: html},
+			{what: "HTML 200", status: 200, body: html},
+			{what: "server error", status: 500, body: `{"code":"oops"}`},
+			{what: "unavailable", status: 503, header: "Retry-After: 2"},
+			{what: "cut", status: 202, body: `{"job_id":"j1"}`, cut: true},
+			{what: "cut refusal", status: 422, body: `{"co`, cut: true},
+			{what: "cut without saying so", status: 202, body: `{"job_id":"j1`},
+			{what: "two bodies", status: 202, body: `{"job_id":"j1"}{"job_id":"j2"}`},
+			{what: "a name twice", status: 202, body: `{"job_id":"j1","job_id":"j2"}`},
+			{what: "an array", status: 202, body: `[]`},
+			{what: "a redirect", status: 302, header: "Location: /login"},
+			{what: "teapot", status: 418, body: `{}`},
+			{what: "Location that is no link", status: 202, header: "Location: ftp://h/x", body: `{"job_id":"j1"}`},
+		}},
+		{"status", func(b *strings.Builder, c *Contract, a Answer, in Inputs) { showStatus(b, c.ReadStatus(a, in)) }, "example", []step{
+			{what: "queued", status: 200, body: `{"job_id":"j1","state":"queued","updated_at":"2026-09-21T16:13:20.5+02:00","progress":0}`},
+			{what: "running", status: 200, header: "Retry-After: 3", body: `{"job_id":"j1","state":"running","progress":12.50}`},
+			{what: "succeeded", status: 200, body: `{"job_id":"j1","state":"succeeded","progress":100}`},
+			{what: "FC-12: failed in 200", status: 200, body: `{"status":"Failed","error":{"code":"Q1","message":"no room"}}`},
+			{what: "FC-13: unknown word", status: 200, body: `{"job_id":"j1","state":"on_hold"}`},
+			{what: "FC-13: other case and blanks", status: 200, body: `{"job_id":"j1","state":" SuccEEded\n"}`},
+			{what: "inner blank is another word", status: 200, body: `{"job_id":"j1","state":"suc ceeded"}`},
+			{what: "no state", status: 200, body: `{"job_id":"j1"}`},
+			{what: "null state", status: 200, body: `{"job_id":"j1","state":null}`},
+			{what: "state is a number", status: 200, body: `{"job_id":"j1","state":7}`},
+			{what: "state is a list", status: 200, body: `{"job_id":"j1","state":["queued"]}`},
+			{what: "another job", status: 200, body: `{"job_id":"j2","state":"running"}`},
+			{what: "unreadable time", status: 200, body: `{"job_id":"j1","state":"running","updated_at":"yesterday"}`},
+			{what: "FC-16: unauthorized", status: 401, body: `{"code":"bad_key"}`},
+			{what: "FC-16: forbidden", status: 403},
+			{what: "FC-11: not found", status: 404, body: `{"code":"job_not_found"}`},
+			{what: "gone", status: 410},
+			{what: "FC-07: date", status: 503, header: "Retry-After: Mon, 21 Sep 2026 14:14:08 GMT"},
+			{what: "FC-08: far", status: 429, header: "Retry-After: 99999999999999999999"},
+			{what: "timeout", status: 408},
+			{what: "other", status: 400, body: `{"code":"x"}`},
+			{what: "FC-14: HTML", status: 504, body: html},
+			{what: "HTML 200", status: 200, body: html},
+			{what: "empty", status: 200},
+			{what: "FC-14: empty 502", status: 502},
+			{what: "cut", status: 200, body: `{"job_id":"j1","state":"suc`, cut: true},
+			{what: "no content", status: 204},
+			{what: "redirect", status: 301},
+			{what: "invalid UTF-8 in a log", status: 200, body: "{\"job_id\":\"j1\",\"state\":\"running\",\"log\":\"\xff\"}"},
+		}},
+		{"lookup", func(b *strings.Builder, c *Contract, a Answer, in Inputs) { showLookup(b, c.ReadLookup(a, in)) }, "example-lookup", []step{
+			{what: "ours", status: 200, body: `{"jobs":[{"job_id":9007199254740993,"client_reference":"cfref","created_at":"2026-09-21T14:13:20Z","status_url":"jobs/x"}]}`},
+			{what: "filter ignored", status: 200, body: `{"jobs":[{"job_id":"a","client_reference":"other"},{"job_id":"b"},{"job_id":"c","client_reference":"cfref"}],"next":"?client_reference=cfref&cursor=2"}`},
+			{what: "two", status: 200, body: `{"jobs":[{"job_id":"a","client_reference":"cfref"},{"job_id":"b","client_reference":"cfref"}]}`},
+			{what: "none", status: 200, body: `{"jobs":[]}`},
+			{what: "no list", status: 200, body: `{}`},
+			{what: "null list", status: 200, body: `{"jobs":null}`},
+			{what: "not a list", status: 200, body: `{"jobs":{"a":1}}`},
+			{what: "ours without an id", status: 200, body: `{"jobs":[{"client_reference":"cfref"}]}`},
+			{what: "an item that is no object", status: 200, body: `{"jobs":[7]}`},
+			{what: "next on another host", status: 200, body: `{"jobs":[],"next":"https://evil.test/v1/jobs"}`},
+			{what: "not found is not absent", status: 404, body: `{}`},
+			{what: "error", status: 500},
+			{what: "cut", status: 200, body: `{"jobs":[]}`, cut: true},
+		}},
+		{"cancel", func(b *strings.Builder, c *Contract, a Answer, in Inputs) { showCancel(b, c.ReadCancel(a, in)) }, "example", []step{
+			{what: "acknowledged", status: 202, body: `{"job_id":"j1","state":"cancelling"}`},
+			{what: "at once", status: 202, body: `{"job_id":"j1","state":"cancelled"}`},
+			{what: "empty", status: 202},
+			{what: "too late", status: 409, body: `{"code":"too_late","state":"succeeded"}`},
+			{what: "refused", status: 409, body: `{"code":"cancel_refused"}`},
+			{what: "unsupported", status: 405, body: `{"code":"cancel_unsupported"}`},
+			{what: "not found", status: 404},
+			{what: "throttled", status: 429, header: "Retry-After: 5"},
+			{what: "server", status: 500},
+			{what: "HTML", status: 200, body: html},
+			{what: "cut", status: 202, body: `{"state":"canc`, cut: true},
+		}},
+		{"result", func(b *strings.Builder, c *Contract, a Answer, in Inputs) { showResult(b, c.ReadResult(a, in)) }, "example", []step{
+			{what: "JSON", status: 200, header: "Content-Type: Application/JSON; charset=utf-8", body: `{"output":1.00}`},
+			{what: "not JSON", status: 200, header: "Content-Type: text/plain", body: `done`},
+			{what: "FC-22: not yet", status: 404, body: `{"code":"no_result"}`},
+			{what: "FC-22: empty", status: 200},
+			{what: "gone", status: 410, body: `{"code":"result_taken"}`},
+			{what: "unauthorized", status: 401},
+			{what: "throttled", status: 429, header: "Retry-After: 1"},
+			{what: "server", status: 500, body: html},
+			{what: "cut", status: 200, body: `{"output`, cut: true},
+		}},
+	}
+	var b strings.Builder
+	b.WriteString("# What the example contracts read from answers. Case, status, reading.\n")
+	for _, g := range groups {
+		c := builtin(t, g.on)
+		fmt.Fprintf(&b, "\n== %s, contract %s\n", g.name, g.on)
+		for _, s := range g.steps {
+			a := Answer{Status: s.status, Header: map[string][]string{}, Body: []byte(s.body), URL: "http://127.0.0.1:8787/v1/jobs", ReceivedAt: received, Truncated: s.cut}
+			if s.header != "" {
+				k, v, _ := strings.Cut(s.header, ": ")
+				a.Header[k] = []string{v}
+			}
+			fmt.Fprintf(&b, "%s: %d\n", s.what, s.status)
+			g.read(&b, c, a, base)
+		}
+	}
+	if strings.Contains(b.String(), "s3cret") {
+		t.Error("a secret of a link was kept")
+	}
+	golden(t, "example.txt", b.String())
+}
+
+// Edits of the example contract that must be refused, with the whole message.
+func TestBadContracts(t *testing.T) {
+	bad := []struct {
+		name  string
+		pairs []string
+	}{
+		{"unknown variable", []string{"job_id: body.?job_id\n", "job_id: bod.job_id\n"}},
+		{"several at once", []string{"contract: 1", "contract: 2", "name: example", "name: Ex ample", "second_create: returns_first", "second_create: maybe", "repeat: safe", "repeat: often"}},
+		{"wrong type", []string{"accepted: status in [200, 201, 202]", "accepted: status + 1"}},
+		{"wrong comparison", []string{"accepted: status in [200, 201, 202]", `accepted: status == "202"`}},
+		{"missing read as false", []string{"accepted: status in [200, 201, 202]", "accepted: body.?ok"}},
+		{"syntax", []string{"accepted: status in [200, 201, 202]", "accepted: status in [200,"}},
+		{"syntax in a folded block", []string{"&& given(body.?error)", "&& giben(body.?error)"}},
+		{"syntax in quotes", []string{"expired: status == 410", `expired: "status == 410 &&"`}},
+		{"unknown field", []string{"title:", "titel:"}},
+		{"declared guarantee", []string{"promises:\n", "promises:\n  guarantee: deduplicated\n"}},
+		{"twice", []string{"token:\n", "title: again\ntoken:\n"}},
+		{"missing sections", []string{"base_url: http://127.0.0.1:8787\n", "", "    state: body.?state.orValue(body.?status.orValue(\"\"))\n", ""}},
+		{"base URL with a secret", []string{"http://127.0.0.1:8787", "https://me:pw@host/"}},
+		{"base URL of another scheme", []string{"http://127.0.0.1:8787", "file:///etc"}},
+		{"credential twice", []string{"  header: Authorization\n", "  header: Authorization\n  query: key\n"}},
+		{"credential without a place", []string{"Bearer {secret}", "Bearer secret"}},
+		{"header of the connection", []string{"Idempotency-Key:", "Content-Length:"}},
+		{"template not closed", []string{`"{token}"`, `"{token"`}},
+		{"template with an unknown name", []string{`"{token}"`, `"x-{tokn}"`}},
+		{"path with a query", []string{"path: /v1/jobs/{job.id}/cancel", "path: /v1/jobs/{job.id}?cancel=1"}},
+		{"path without a slash", []string{"path: /v1/jobs/{job.id}/cancel", `path: "{job.id}/cancel"`}},
+		{"answer read in a request", []string{"path: /v1/jobs/{job.id}/cancel", "path: /v1/jobs/{body.id}/cancel"}},
+		{"pointer", []string{"/client_reference: client", "client_reference: client"}},
+		{"bound", []string{"poll_interval: {default: 2s, min: 10ms, max: 1h}", "poll_interval: {default: 2h, min: 10ms, max: 1h}"}},
+		{"bound of the program", []string{"settle: 30s", "settle: 40d"}},
+		{"not a duration", []string{"settle: 30s", "settle: soon"}},
+		{"not a number", []string{"attempts: {default: 10, max: 100}", "attempts: {default: ten, max: 100}"}},
+		{"class of nothing", []string{"queued: [queued]", "waiting: [queued]"}},
+		{"word twice", []string{"running: [running, cancelling]", "running: [running, QUEUED ]"}},
+		{"nothing succeeds", []string{"succeeded: [succeeded]", "succeeded: []", "partial: [partial]", "partial: []"}},
+		{"anchor", []string{"queued: [queued]", "queued: &q [queued]"}},
+		{"tag", []string{"queued: [queued]", "queued: !x [queued]"}},
+		{"two documents", []string{"promises:\n", "---\npromises:\n"}},
+		{"not YAML", []string{"promises:\n", "promises: [\n"}},
+		{"token not sent", []string{`    Idempotency-Key: "{token}"`, `    X-Other: x`}},
+		{"token sent, nothing said", []string{"token:\n  form: uuid\n  second_create: returns_first\n  window: 24h\n", ""}},
+		{"token without a settle time", []string{"  settle: 30s\n", ""}},
+		{"token window shorter than settle", []string{"window: 24h", "window: 1m", "settle: 30s", "settle: 5m"}},
+		{"window without a promise", []string{"second_create: returns_first", "second_create: ignored"}},
+		{"conflict named, none read", []string{"second_create: returns_first", "second_create: names_first", `    conflict: status == 409 && body.?code.orValue("") != "in_progress"` + "\n", ""}},
+		{"refusal proves, none read", []string{"promises:\n", "promises:\n  refusal_is_proof: true\n", `    conflict: status == 409 && body.?code.orValue("") != "in_progress"` + "\n", ""}},
+		{"reference in the URL, none sent", []string{"/webhook_url: callback_url", "/webhook_url: '\"x\"'", "  reference: body.?client_reference", "  reference_in_url: true"}},
+		{"webhook reference, none sent", []string{"      /client_reference: client_reference\n", "", `    Idempotency-Key: "{token}"`, "    X-Other: x", "token:\n  form: uuid\n  second_create: returns_first\n  window: 24h\n", ""}},
+		{"cost", []string{"accepted: status in [200, 201, 202]", "accepted: " + strings.Repeat("(", 200) + "true" + strings.Repeat(")", 200)}},
+	}
+	var b strings.Builder
+	b.WriteString("# Edits of contracts/example.yaml and what the author is told.\n")
+	for _, c := range bad {
+		_, err := Parse("example.yaml", edited(t, "example", c.pairs...))
+		if err == nil {
+			t.Errorf("%s: loaded", c.name)
+			continue
+		}
+		fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
+	}
+	lookup := []struct {
+		name  string
+		pairs []string
+	}{
+		{"candidates claim to be conclusive", []string{"answers: exact", "answers: candidates"}},
+		{"exact without a comparison", []string{"exact: item.?client_reference.orValue(\"\") == client_reference", "match: \"true\""}},
+		{"exact that looks at nothing", []string{"exact: item.?client_reference.orValue(\"\") == client_reference", "exact: client_reference != \"\""}},
+		{"exact without our reference", []string{"exact: item.?client_reference.orValue(\"\") == client_reference", "exact: item.mine"}},
+		{"exact, reference not sent", []string{"      /client_reference: client_reference\n", "", "  reference: body.?client_reference\n", ""}},
+		{"conclusive without a settle time", []string{"  settle: 30s\n", ""}},
+		{"page token that is never sent", []string{"next: body.?next", "next_page: body.?next"}},
+	}
+	for _, c := range lookup {
+		_, err := Parse("example-lookup.yaml", edited(t, "example-lookup", c.pairs...))
+		if err == nil {
+			t.Errorf("%s: loaded", c.name)
+			continue
+		}
+		fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
+	}
+	for _, src := range []string{"", "# nothing\n", "- a\n", "a: b: c\n", "\xff\xfe", "contract: 1\n"} {
+		_, err := Parse("odd.yaml", []byte(src))
+		if err == nil {
+			t.Errorf("%q: loaded", src)
+			continue
+		}
+		fmt.Fprintf(&b, "\n== the file %q\n%v\n", src, err)
+	}
+	golden(t, "bad.txt", b.String())
+	if _, err := Parse("big.yaml", bytes.Repeat([]byte("#"), MaxFile+1)); err == nil {
+		t.Error("a file over the bound was read")
+	}
+}
+
+// What a contract leaves out costs it the guarantee, never the other way round.
+func TestGuaranteeIsComputed(t *testing.T) {
+	for name, c := range map[string]struct {
+		from  string
+		pairs []string
+		want  events.Guarantee
+	}{
+		"token refused":          {"example", []string{"second_create: returns_first\n  window: 24h", "second_create: refused"}, events.AskAfterLoss},
+		"token ignored":          {"example", []string{"second_create: returns_first\n  window: 24h", "second_create: ignored"}, events.AskAfterLoss},
+		"token named by 409":     {"example", []string{"second_create: returns_first", "second_create: names_first"}, events.Deduplicated},
+		"token for ever":         {"example", []string{"window: 24h", "window: forever"}, events.Deduplicated},
+		"look-up not conclusive": {"example-lookup", []string{"  conclusive: true\n", ""}, events.AskAfterLoss},
+		"look-up candidates":     {"example-lookup", []string{"answers: exact\n  conclusive: true", "answers: candidates"}, events.AskAfterLoss},
+	} {
+		if got := parse(t, edited(t, c.from, c.pairs...)).Guarantee(); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	if p := builtin(t, "example-lookup").Promises(true); p.Settle != 35*time.Second {
+		t.Errorf("settle is %s: the list's lateness is not in it", p.Settle)
+	}
+	if !slices.Contains(knownClasses, events.ClassPartial) {
+		t.Error("partial is no class")
+	}
+}
