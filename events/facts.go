@@ -325,6 +325,7 @@ type CreateAnswered struct {
 	Remote     string // provider's word, verbatim
 	Claim      string
 	EchoDiffer bool // a replayed answer shows other parameters than were sent
+	OwnerGone  bool // presumed, with proof that the attempt's process is gone
 	Call
 	Extra codec.Extra
 }

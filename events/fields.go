@@ -121,6 +121,7 @@ func (f *CreateAnswered) Fields(v *codec.Visitor) {
 	codec.Text(v, "rs", &f.Remote)
 	codec.Text(v, "cl", &f.Claim)
 	codec.Bool(v, "ed", &f.EchoDiffer)
+	codec.Bool(v, "og", &f.OwnerGone)
 	f.Call.visit(v)
 	codec.Rest(v, &f.Extra)
 }

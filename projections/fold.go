@@ -207,6 +207,12 @@ func (f *folding) closeAttempt() {
 		}
 		before := *t
 		f.try, f.known = &before, true
+		t.OwnerGone = t.OwnerGone || fact.OwnerGone
+		if throttled(fact) && !t.OwnClosed {
+			f.s.Creates.Throttled++
+			f.rest(&f.s.Creates, t)
+			return
+		}
 		f.settle(&f.s.Creates, t, createStatus(fact.Outcome), fact.Outcome == events.CreatePresumed)
 	case *events.CancelAnswered:
 		t := f.s.Cancels.find(fact.Attempt)
@@ -244,11 +250,23 @@ func (f *folding) settle(tries *Tries, t *Try, status AttemptStatus, presumed bo
 	switch status {
 	case AttemptNotSent:
 		tries.NotSent++
-		tries.Streak++
-		tries.drop(t.Number)
+		f.rest(tries, t)
 	case AttemptOpen, AttemptPresumed, AttemptAmbiguous, AttemptInProgress, AttemptConflict, AttemptRejected, AttemptAnswered:
 		tries.Streak = 0
 	}
+}
+
+// rest drops an attempt that made nothing and may be made again after a wait.
+func (f *folding) rest(tries *Tries, t *Try) {
+	tries.Streak++
+	tries.Rested = f.e.Time
+	f.s.Changed = f.e.Sequence
+	tries.drop(t.Number)
+}
+
+// throttled says whether the provider refused for now only.
+func throttled(a *events.CreateAnswered) bool {
+	return a.Outcome == events.CreateRejected && a.Class == events.ErrorThrottled
 }
 
 func createStatus(o events.CreateOutcome) AttemptStatus {

@@ -165,7 +165,7 @@ func (w *walk) create(because string) {
 	if s.Cancel.Wished || s.Paused || over {
 		return
 	}
-	if uint64(len(s.Creates.List)) >= max(s.Intent.Policy.MaxAttempts, 1) && !s.RiskAccepted {
+	if uint64(len(s.Creates.List)) >= max(s.Intent.Policy.MaxAttempts, 1) && !s.RiskAccepted && !s.Granted {
 		return
 	}
 	if s.Creates.Unresolved() > 0 && !s.RiskAccepted && s.Intent.Promises.Guarantee != events.Deduplicated {
@@ -180,14 +180,14 @@ func (s *State) retryCreateAt() time.Time {
 	at := latest(s.Since, s.Intent.NotBefore)
 	if s.Creates.Unresolved() == 0 {
 		if s.Creates.Streak > 0 {
-			at = latest(at, s.Since.Add(s.backoff(s.Creates.Streak)))
+			at = latest(at, s.Creates.Rested.Add(s.backoff(s.Creates.Streak)))
 		}
 		return latest(at, s.Pace.RetryAt)
 	}
 	if s.RiskAccepted {
 		return at
 	}
-	closed := s.Since
+	closed := latest(s.Since, s.Creates.Rested)
 	for _, t := range s.Creates.List {
 		closed = latest(closed, t.ClosedAt)
 	}
@@ -267,7 +267,7 @@ func (w *walk) cancel() {
 	at := s.Since
 	switch {
 	case s.Cancels.Streak > 0:
-		at = latest(at, s.lastCancelled().Add(s.backoff(s.Cancels.Streak)))
+		at = latest(at, s.Cancels.Rested.Add(s.backoff(s.Cancels.Streak)))
 	case len(s.Cancels.List) > 0:
 		at = latest(at, s.lastCancelled().Add(s.backoff(uint64(len(s.Cancels.List)))))
 	}

@@ -150,6 +150,7 @@ type Try struct {
 	Identity  string
 	Owner     string
 	OwnClosed bool // closed by its own worker
+	OwnerGone bool // presumed with proof that its process is gone
 	Covered   bool // a conclusive absence covers it
 	ClosedAt  time.Time
 }
@@ -168,6 +169,7 @@ func (t *Try) Fields(v *codec.Visitor) {
 	codec.Text(v, "ci", &t.Identity)
 	codec.Text(v, "ow", &t.Owner)
 	codec.Bool(v, "oc", &t.OwnClosed)
+	codec.Bool(v, "og", &t.OwnerGone)
 	codec.Bool(v, "cv", &t.Covered)
 	codec.Time(v, "c", &t.ClosedAt)
 }
@@ -192,13 +194,16 @@ func (t *Try) GoneAt() time.Time { return t.NotAfter.Add(t.Timeout).Add(presumeM
 // presumes that its owner is gone.
 const presumeMargin = 5 * time.Second
 
-// Tries are the attempts of one kind of call. Those closed as not_sent are
-// counted and dropped, so that a list stays short whatever happens.
+// Tries are the attempts of one kind of call. Those closed as not_sent or
+// refused for now are counted and dropped, so that a list stays short whatever
+// happens.
 type Tries struct {
-	List    []Try
-	Made    uint64 // permits so far; numbers run from 1
-	NotSent uint64 // closed as not_sent
-	Streak  uint64 // not_sent or throttled ones since the last that got further
+	List      []Try
+	Made      uint64    // permits so far; numbers run from 1
+	NotSent   uint64    // closed as not_sent
+	Throttled uint64    // refused for now: they left, and made nothing
+	Streak    uint64    // of those two, since the last that got further
+	Rested    time.Time // when the newest of those two was closed
 }
 
 // Fields implements codec.Record.
@@ -206,7 +211,9 @@ func (t *Tries) Fields(v *codec.Visitor) {
 	codec.List(v, "l", &t.List)
 	codec.Uint(v, "m", &t.Made)
 	codec.Uint(v, "n", &t.NotSent)
+	codec.Uint(v, "th", &t.Throttled)
 	codec.Uint(v, "k", &t.Streak)
+	codec.Time(v, "r", &t.Rested)
 }
 
 // Open gives the attempt that may still be running, or nil.
@@ -237,6 +244,9 @@ func (t *Tries) Unresolved() int {
 	}
 	return n
 }
+
+// everLeft says whether a byte of any attempt may have reached the wire.
+func (t *Tries) everLeft() bool { return len(t.List) > 0 || t.Throttled > 0 }
 
 func (t *Tries) find(number uint64) *Try {
 	for i := range t.List {
@@ -463,6 +473,7 @@ type State struct {
 	Pace   Pace
 
 	OwedLookup   bool   // one more look-up for stray jobs is owed (rule 3)
+	Granted      bool   // a decision allows one create beyond the policy's number
 	RiskAccepted bool   // a decision allows one create although a second job cannot be excluded
 	Refused      uint64 // facts rejected so far
 
@@ -505,6 +516,7 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Nested(v, "pr", &s.Prompt)
 	codec.Nested(v, "pc", &s.Pace)
 	codec.Bool(v, "ol", &s.OwedLookup)
+	codec.Bool(v, "gr", &s.Granted)
 	codec.Bool(v, "ra", &s.RiskAccepted)
 	codec.Uint(v, "rf", &s.Refused)
 	codec.Time(v, "nl", &s.NextLook)

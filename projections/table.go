@@ -240,7 +240,7 @@ func table() []Row {
 				fact := f.fact.(*events.CreateAttempted)
 				unresolved := f.s.Creates.Unresolved() > 0
 				f.open(&f.s.Creates, fact.Attempt)
-				f.s.RiskAccepted = false
+				f.s.RiskAccepted, f.s.Granted = false, false
 				f.s.Pace.Lookups = 0
 				if unresolved {
 					f.enter(PhaseReconciliation, ReasonCreateUnknown)
@@ -534,7 +534,7 @@ func table() []Row {
 			When: func(f *folding) bool { return f.s.Creates.Unresolved() == 0 },
 			Then: func(f *folding) {
 				f.wish()
-				if len(f.s.Creates.List) == 0 {
+				if !f.s.Creates.everLeft() {
 					f.s.Outcome = OutcomeCancelled
 					f.enter(PhaseCancelled, ReasonCancelledUnsent)
 					return
@@ -838,26 +838,20 @@ func (f *folding) refused() bool {
 }
 
 // throttled says whether the provider refused for now only.
-func (f *folding) throttled() bool {
-	a := f.fact.(*events.CreateAnswered)
-	return a.Outcome == events.CreateRejected && a.Class == events.ErrorThrottled
-}
+func (f *folding) throttled() bool { return throttled(f.fact.(*events.CreateAnswered)) }
 
 // notSent is row 8: the attempt is closed and made nothing.
 func (f *folding) notSent() {
 	s := f.s
-	if f.throttled8() {
-		s.Creates.Streak++
-	}
 	if s.Creates.Unresolved() > 0 {
 		return
 	}
 	rejected := false
 	for _, t := range s.Creates.List {
-		rejected = rejected || (t.Status == AttemptRejected && t.Number != f.fact.(*events.CreateAnswered).Attempt)
+		rejected = rejected || t.Status == AttemptRejected
 	}
 	switch {
-	case s.Cancel.Wished && len(s.Creates.List) == 0:
+	case s.Cancel.Wished && !s.Creates.everLeft():
 		s.Outcome = OutcomeCancelled
 		f.enter(PhaseCancelled, ReasonCancelledUnsent)
 	case s.Cancel.Wished:
@@ -871,12 +865,13 @@ func (f *folding) notSent() {
 	}
 }
 
-func (f *folding) throttled8() bool { return f.on == "create.answered/rejected" }
-
 // unsent names why an operation without an unresolved attempt ends.
 func (f *folding) unsent() Reason {
-	if len(f.s.Creates.List) == 0 {
+	if !f.s.Creates.everLeft() {
 		return ReasonNeverSent
+	}
+	if len(f.s.Creates.List) == 0 {
+		return ReasonRefused
 	}
 	for _, t := range f.s.Creates.List {
 		if t.Status == AttemptRejected {
@@ -922,7 +917,7 @@ func (f *folding) provedAbsent() bool {
 	}
 	if p.Strict {
 		for _, t := range s.Creates.List {
-			if !t.OwnClosed {
+			if !t.OwnClosed && !t.OwnerGone {
 				return false
 			}
 		}
@@ -1115,6 +1110,8 @@ func (f *folding) decide() {
 	limits := s.Intent.Deadlines
 	switch d.Choice {
 	case events.DecideAbandon:
+		// What may have been made is looked for once more, as a stray job.
+		s.OwedLookup = s.OwedLookup || (s.Creates.Unresolved() > 0 && s.Intent.Promises.Lookup != events.LookupNone)
 		f.enter(PhaseAbandoned, ReasonDecided)
 	case events.DecideExtend:
 		*f.date(d.Which) = d.Until
@@ -1142,7 +1139,8 @@ func (f *folding) decide() {
 		s.Dates.Result = f.e.Time.Add(limits.Result)
 		s.Dates.CreatePassed = false
 		s.Creates.Streak = 0
-		s.RiskAccepted = d.AcceptRisk
+		s.Creates.Rested = time.Time{}
+		s.RiskAccepted, s.Granted = d.AcceptRisk, true
 		f.enter(PhaseCreatePending, ReasonDecided)
 	case events.DecideResume:
 		s.Dates.Result = f.e.Time.Add(limits.Result)

@@ -91,7 +91,11 @@ func (CollectResult) effect() {}
 func Decide(s projections.State, w World) Decision {
 	if kind, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() && w.Gone != nil && w.Gone(t.Owner) {
 		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
-		return Decision{Step: step, Fact: presume(s, kind, t)}
+		fact := presume(s, kind, t)
+		if create, ok := fact.(*events.CreateAnswered); ok {
+			create.OwnerGone = true
+		}
+		return Decision{Step: step, Fact: fact}
 	}
 	var until time.Time
 	for _, step := range projections.Steps(s) {
