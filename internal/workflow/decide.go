@@ -91,11 +91,7 @@ func (CollectResult) effect() {}
 func Decide(s projections.State, w World) Decision {
 	if kind, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() && w.Gone != nil && w.Gone(t.Owner) {
 		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
-		fact := presume(s, kind, t)
-		if create, ok := fact.(*events.CreateAnswered); ok {
-			create.OwnerGone = true
-		}
-		return Decision{Step: step, Fact: fact}
+		return Decision{Step: step, Fact: Presume(s, kind, t, true)}
 	}
 	var until time.Time
 	for _, step := range projections.Steps(s) {
@@ -117,7 +113,7 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 	switch step.Kind {
 	case projections.StepPresume:
 		kind, t := s.OpenAttempt()
-		return Decision{Step: step, Fact: presume(s, kind, t)}, true
+		return Decision{Step: step, Fact: Presume(s, kind, t, false)}, true
 	case projections.StepDeadline:
 		return Decision{Step: step, Fact: &events.DeadlinePassed{Which: step.Which}}, true
 	case projections.StepCreate:
@@ -248,9 +244,9 @@ func attempt(number uint64, w World, notAfter time.Time, timeout time.Duration) 
 	}
 }
 
-// presume closes an attempt whose owner cannot be running any more. Its own
-// worker may still say better.
-func presume(s projections.State, kind events.Type, t *projections.Try) events.Fact {
+// Presume closes an attempt whose owner cannot be running any more. Its own
+// worker may still say better, unless it is proved to be gone.
+func Presume(s projections.State, kind events.Type, t *projections.Try, gone bool) events.Fact {
 	call := events.Call{AsOf: s.Sequence, Class: events.ErrorInternal, Message: "no answer was recorded by " + t.Owner}
 	switch kind {
 	case events.TypeCancelAttempted:
@@ -258,7 +254,7 @@ func presume(s projections.State, kind events.Type, t *projections.Try) events.F
 	case events.TypeResultAttempted:
 		return &events.ResultFailed{Attempt: t.Number, Outcome: events.ResultPresumed, Call: call}
 	default:
-		return &events.CreateAnswered{Attempt: t.Number, Outcome: events.CreatePresumed, Call: call}
+		return &events.CreateAnswered{Attempt: t.Number, Outcome: events.CreatePresumed, OwnerGone: gone, Call: call}
 	}
 }
 

@@ -1,0 +1,609 @@
+package poller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/canonical"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/workflow"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	inlineLimit  = 1 << 10 // bytes of a provider's body that travel inside the fact
+	messageLimit = 500     // bytes of a provider's words kept for people
+	maxPages     = 100     // pages of one look-up
+)
+
+// calls is what is needed to talk about one operation with its provider.
+type calls struct {
+	contract *contract.Contract
+	account  Account
+	target   workflow.Target
+}
+
+// calls gathers the operation's contract, its account as configured now, and
+// the identity of the credential behind the reference.
+func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error) {
+	c, err := p.cfg.Directory.Contract(ctx, s.Intent.Contract)
+	if err != nil {
+		return nil, fmt.Errorf("contract of %s: %w", s.Operation, err)
+	}
+	account, err := p.cfg.Directory.Account(s.Intent.Provider, s.Intent.Account)
+	if err != nil {
+		return nil, fmt.Errorf("account of %s: %w", s.Operation, err)
+	}
+	if account.BaseURL == "" {
+		account.BaseURL = c.BaseURL
+	}
+	origin, err := httprule.Origin(account.BaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)
+	}
+	target := workflow.Target{Origin: origin, Account: s.Intent.Account, Credential: account.Credential}
+	switch {
+	case account.Credential != "":
+		if target.Identity, err = p.cfg.Call.CredentialIdentity(ctx, account.Credential); err != nil {
+			target.Missing = err.Error()
+		}
+	case c.Credential.Place != contract.PlaceNone:
+		target.Missing = fmt.Sprintf("no credential is configured for provider %s, account %s", s.Intent.Provider, s.Intent.Account)
+	}
+	return &calls{contract: c, account: account, target: target}, nil
+}
+
+// inputs gives what a contract's requests are built from.
+func (p *Poller) inputs(s projections.State, c *calls) contract.Inputs {
+	return contract.Inputs{
+		BaseURL: c.account.BaseURL, Token: s.Intent.Token, ClientReference: s.Intent.ClientReference,
+		JobID: s.Job.ID, StatusURL: s.Job.StatusURL,
+		CallbackURL: p.cfg.Callback(s.Intent.Provider, s.Operation),
+	}
+}
+
+// send makes one exchange and says what it proves. The credential goes along
+// only where the contract puts one.
+func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout time.Duration, guard *events.Attempt) (outbound.Answer, *outbound.Failure) {
+	request := outbound.Request{
+		Method: r.Method, URL: r.URL, Body: r.Body, Timeout: timeout,
+		MaxBody: r.MaxBody, FollowRedirects: r.FollowRedirects,
+	}
+	for _, h := range r.Header {
+		request.Header = append(request.Header, outbound.Header{Name: h.Name, Value: h.Value})
+	}
+	if place := r.Credential; place.Place != contract.PlaceNone && c.target.Credential != "" {
+		request.Credential = outbound.Credential{
+			Ref: c.target.Credential, In: outbound.Place(place.Place), Name: place.Name, Format: place.Before + "{}" + place.After,
+		}
+		if guard != nil {
+			// The same identity as was written down, even if the credential was
+			// rotated between the permit and now.
+			request.Credential.Identity = guard.Identity
+		}
+		if place.Place != contract.PlaceHeader {
+			request.Credential.Format = ""
+		}
+	}
+	if guard != nil {
+		request.SideEffect, request.NotAfter = true, guard.NotAfter
+	}
+	answer, err := p.cfg.Call.Do(ctx, request)
+	if err == nil {
+		return answer, nil
+	}
+	var failure *outbound.Failure
+	if !errors.As(err, &failure) {
+		failure = &outbound.Failure{Class: outbound.Protocol, Err: err}
+	}
+	return answer, failure
+}
+
+// call gives what every fact about this exchange carries.
+func (p *Poller) call(ctx context.Context, asOf uint64, a outbound.Answer, reading contract.Failure) (events.Call, error) {
+	call := events.Call{
+		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)),
+		Class: reading.Class, Code: reading.Code, Message: reading.Message, RetryAt: reading.RetryAt,
+		RequestID: requestID(a),
+	}
+	if reading.Detail != "" && call.Message == "" {
+		call.Message = reading.Detail
+	}
+	if len(a.Body) == 0 {
+		return call, nil
+	}
+	// Links may be pre-signed: they are secrets and are cut before storing.
+	body := canonical.RedactLinks(a.Body)
+	if len(body) <= inlineLimit {
+		call.Inline = body
+		return call, nil
+	}
+	digest, err := p.cfg.Journal.PutPayload(ctx, body)
+	if err != nil {
+		return call, fmt.Errorf("store the provider's answer: %w", err)
+	}
+	call.Body = digest
+	return call, nil
+}
+
+// requestID is the provider's own name of the exchange, if it gave one.
+func requestID(a outbound.Answer) string {
+	kept := httprule.AllowedHeaders(a.Header)
+	for _, name := range []string{"x-request-id", "request-id", "x-amzn-requestid", "x-ms-request-id"} {
+		if id := kept[name]; id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// failed gives the same for an exchange that gave no usable answer.
+func failed(asOf uint64, a outbound.Answer, f *outbound.Failure) events.Call {
+	return events.Call{
+		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)), Class: errorClass(f.Class),
+		Code: string(f.Class), Message: httprule.Excerpt([]byte(f.Error()), messageLimit),
+	}
+}
+
+func errorClass(c outbound.Class) events.ErrorClass {
+	switch c {
+	case outbound.NotAfter:
+		return events.ErrorNotAfter
+	case outbound.Timeout, outbound.Canceled:
+		return events.ErrorTimeout
+	case outbound.CredentialMissing, outbound.CredentialChanged:
+		return events.ErrorNoCredential
+	case outbound.BodyTooLarge, outbound.HeaderTooLarge:
+		return events.ErrorTooLarge
+	case outbound.RedirectRefused:
+		return events.ErrorPolicy
+	case outbound.InvalidRequest:
+		return events.ErrorInternal
+	case outbound.DNS, outbound.Dial, outbound.TLS, outbound.Reset, outbound.Protocol, outbound.BodyCut:
+		return events.ErrorTransport
+	}
+	return events.ErrorTransport
+}
+
+// reading gives an answer to the contract's expressions.
+func reading(a outbound.Answer) contract.Answer {
+	return contract.Answer{
+		Status: a.Status, Header: a.Header, Body: a.Body, URL: a.URL,
+		ReceivedAt: a.AnsweredAt, Truncated: a.Truncated,
+	}
+}
+
+// permit stores a permit and says whether the effect may be attempted: it was
+// stored at the expected sequence and the fold opened the attempt.
+func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fact) (projections.State, bool, error) {
+	s, outcome, err := p.append(ctx, s, fact)
+	if err != nil || outcome != journal.Stored {
+		return s, false, err
+	}
+	_, open := s.OpenAttempt()
+	return s, open != nil && open.Sequence == s.Sequence && open.Owner == p.cfg.Owner, nil
+}
+
+// create sends the create.
+//
+// A crash before the permit is stored leaves at most a payload that nothing
+// refers to. After it, an open attempt, which the next owner presumes to have
+// left once it can no longer be running. After the answer, the same, although
+// a job may exist: that is what look-ups and tokens are for. After the claim,
+// INDEX names this operation as owner, and claiming again finds its own entry.
+func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e workflow.SendCreate) (projections.State, error) {
+	request, digest, err := p.createRequest(ctx, s, c, e.Stored)
+	if err != nil {
+		return s, err
+	}
+	e.Attempt.Request = digest
+	s, applied, err := p.permit(ctx, s, &events.CreateAttempted{Attempt: e.Attempt})
+	if err != nil || !applied {
+		return s, err
+	}
+	asOf := s.Sequence
+	answer, failure := p.send(ctx, c, request, e.Attempt.Timeout, &e.Attempt)
+	fact := &events.CreateAnswered{Attempt: e.Attempt.Number}
+	if failure != nil && failure.Sent == outbound.NotSent {
+		fact.Outcome, fact.Call = events.CreateNotSent, failed(asOf, answer, failure)
+		return p.record(ctx, s, fact)
+	}
+	if failure != nil {
+		fact.Outcome, fact.Call = events.CreateAmbiguous, failed(asOf, answer, failure)
+		return p.record(ctx, s, fact)
+	}
+	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
+		r := c.contract.ReadCreate(reading(answer), p.inputs(s, c))
+		fact.Outcome, fact.JobID, fact.StatusURL = r.Outcome, r.JobID, r.StatusURL
+		fact.Remote, fact.EchoDiffer = r.Remote, r.EchoDiffer
+		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure); err != nil {
+			return s, err
+		}
+		if fact.JobID != "" {
+			if fact.Claim, err = p.claim(ctx, s, fact.JobID); err != nil {
+				return s, err
+			}
+		}
+		s, _, err := p.append(ctx, s, fact)
+		return s, err
+	})
+}
+
+// createRequest gives the exact bytes of the create: those of the first
+// attempt if there was one, whatever the contract is by now.
+func (p *Poller) createRequest(ctx context.Context, s projections.State, c *calls, stored events.Digest) (contract.Request, events.Digest, error) {
+	if !stored.IsZero() {
+		body, err := p.cfg.Journal.Payload(ctx, stored)
+		if err != nil {
+			return contract.Request{}, stored, fmt.Errorf("read the first attempt's request: %w", err)
+		}
+		request, err := decodeRequest(body)
+		if err != nil {
+			return contract.Request{}, stored, fmt.Errorf("first attempt's request: %w", err)
+		}
+		return request, stored, nil
+	}
+	params, err := p.cfg.Journal.Payload(ctx, s.Intent.Payload)
+	if err != nil {
+		return contract.Request{}, stored, fmt.Errorf("read the caller's parameters: %w", err)
+	}
+	in := p.inputs(s, c)
+	in.Params = params
+	request, err := c.contract.Create(in)
+	if err != nil {
+		return contract.Request{}, stored, fmt.Errorf("build the create: %w", err)
+	}
+	digest, err := p.cfg.Journal.PutPayload(ctx, encodeRequest(request))
+	if err != nil {
+		return contract.Request{}, stored, fmt.Errorf("store the create's request: %w", err)
+	}
+	return request, digest, nil
+}
+
+// whileStopping runs f to its end even if ctx ends meanwhile, for a while.
+func (p *Poller) whileStopping(ctx context.Context, f func(context.Context) (projections.State, error)) (projections.State, error) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Record)
+	defer stop()
+	return f(ctx)
+}
+
+// claim writes who the job belongs to before any fact relies on it. A crash
+// between claim and fact leaves an entry that names this operation; the next
+// claim finds it and succeeds.
+func (p *Poller) claim(ctx context.Context, s projections.State, job string) (string, error) {
+	owner, err := p.cfg.Journal.Claim(ctx, s.Intent.Provider, s.Intent.Account, job, s.Operation)
+	if err != nil {
+		return "", fmt.Errorf("claim job of %s: %w", s.Operation, err)
+	}
+	return owner, nil
+}
+
+// cancel asks the provider to cancel. A crash after the permit leaves an open
+// attempt; it is presumed later, and a status read says what became of the job.
+func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e workflow.SendCancel) (projections.State, error) {
+	in := p.inputs(s, c)
+	request, err := c.contract.Cancel(in)
+	if err != nil {
+		return s, fmt.Errorf("build the cancel: %w", err)
+	}
+	e.Attempt.Request = events.Sum(encodeRequest(request))
+	s, applied, err := p.permit(ctx, s, &events.CancelAttempted{Attempt: e.Attempt})
+	if err != nil || !applied {
+		return s, err
+	}
+	asOf := s.Sequence
+	answer, failure := p.send(ctx, c, request, e.Attempt.Timeout, &e.Attempt)
+	fact := &events.CancelAnswered{Attempt: e.Attempt.Number}
+	switch {
+	case failure != nil && failure.Sent == outbound.NotSent:
+		fact.Outcome, fact.Call = events.CancelNotSent, failed(asOf, answer, failure)
+		return p.record(ctx, s, fact)
+	case failure != nil:
+		fact.Outcome, fact.Call = events.CancelAmbiguous, failed(asOf, answer, failure)
+		return p.record(ctx, s, fact)
+	}
+	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
+		r := c.contract.ReadCancel(reading(answer), in)
+		fact.Outcome, fact.Remote = r.Outcome, r.Remote
+		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure); err != nil {
+			return s, err
+		}
+		s, _, err := p.append(ctx, s, fact)
+		return s, err
+	})
+}
+
+// read reads the job's status. A crash at any point leaves the read due.
+func (p *Poller) read(ctx context.Context, s projections.State, c *calls, e workflow.ReadStatus) (projections.State, error) {
+	answer, r, failure, err := p.status(ctx, s, c, e.JobID, e.Timeout)
+	if err != nil {
+		return s, err
+	}
+	asOf := s.Sequence
+	if failure != nil {
+		return p.record(ctx, s, &events.ObservationFailed{JobID: e.JobID, Prompt: e.Prompt, Call: failed(asOf, answer, failure)})
+	}
+	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
+		call, err := p.call(ctx, asOf, answer, r.Failure)
+		if err != nil {
+			return s, err
+		}
+		if r.Class != events.ErrorNone {
+			s, _, err := p.append(ctx, s, &events.ObservationFailed{JobID: e.JobID, Prompt: e.Prompt, Call: call})
+			return s, err
+		}
+		fact := &events.JobObserved{
+			JobID: e.JobID, Remote: r.Remote, State: r.State, ProviderTime: r.ProviderTime,
+			RetrievedAt: answer.AnsweredAt, Progress: r.Progress, Prompt: e.Prompt, Call: call,
+		}
+		if r.JobID != "" {
+			fact.JobID = r.JobID
+		}
+		if e.Claim {
+			if fact.Claim, err = p.claim(ctx, s, fact.JobID); err != nil {
+				return s, err
+			}
+		}
+		s, _, err := p.append(ctx, s, fact)
+		return s, err
+	})
+}
+
+// status makes one status read.
+func (p *Poller) status(ctx context.Context, s projections.State, c *calls, job string, timeout time.Duration) (outbound.Answer, contract.StatusReading, *outbound.Failure, error) {
+	in := p.inputs(s, c)
+	if job != s.Job.ID {
+		in.JobID, in.StatusURL = job, ""
+	}
+	request, err := c.contract.Status(in)
+	if err != nil {
+		return outbound.Answer{}, contract.StatusReading{}, nil, fmt.Errorf("build the status read: %w", err)
+	}
+	if c.target.Missing != "" {
+		return outbound.Answer{SentAt: p.cfg.Clock.Now()}, contract.StatusReading{}, &outbound.Failure{
+			Class: outbound.CredentialMissing, Sent: outbound.NotSent, Err: errors.New(c.target.Missing),
+		}, nil
+	}
+	answer, failure := p.send(ctx, c, request, timeout, nil)
+	if answer.SentAt.IsZero() {
+		answer.SentAt = p.cfg.Clock.Now() // it failed before it left; it was begun now
+	}
+	if failure != nil && answer.Status == 0 {
+		return answer, contract.StatusReading{}, failure, nil
+	}
+	return answer, c.contract.ReadStatus(reading(answer), in), nil, nil
+}
+
+// lookUp asks the provider for our job over all pages. A crash at any point
+// leaves the look-up due.
+func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e workflow.LookUp) (projections.State, error) {
+	asOf := s.Sequence
+	fact := &events.LookupAnswered{Outcome: events.LookupAbsent}
+	in := p.inputs(s, c)
+	var answer outbound.Answer
+	var left time.Time
+	var last contract.LookupReading
+	for page := 1; ; page++ {
+		request, err := c.contract.Lookup(in)
+		if err != nil {
+			return s, fmt.Errorf("build the look-up: %w", err)
+		}
+		var failure *outbound.Failure
+		answer, failure = p.send(ctx, c, request, e.Timeout, nil)
+		if answer.SentAt.IsZero() {
+			answer.SentAt = p.cfg.Clock.Now()
+		}
+		if left.IsZero() {
+			left = answer.SentAt // the first page decides how old the whole answer is
+		}
+		fact.Pages = uint64(page)
+		if failure != nil {
+			fact.Outcome, fact.Jobs, fact.Call = events.LookupFailed, nil, failed(asOf, answer, failure)
+			fact.LeftAt = left
+			return p.record(ctx, s, fact)
+		}
+		last = c.contract.ReadLookup(reading(answer), in)
+		if last.Outcome == events.LookupFailed {
+			fact.Outcome, fact.Jobs = events.LookupFailed, nil
+			break
+		}
+		fact.Jobs = append(fact.Jobs, p.ours(s, last.Jobs)...)
+		if last.Next == "" {
+			break
+		}
+		if page == maxPages {
+			fact.Outcome, fact.Jobs = events.LookupFailed, nil
+			last.Failure = contract.Failure{Class: events.ErrorTooLarge, Code: "too_many_pages", Message: fmt.Sprintf("more than %d pages", maxPages)}
+			break
+		}
+		in.Page = last.Next
+	}
+	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
+		if fact.Outcome != events.LookupFailed {
+			if err := p.claimFound(ctx, s, fact); err != nil {
+				return s, err
+			}
+			fact.Conclusive = fact.Outcome == events.LookupAbsent && s.Intent.Promises.LookupConclusive
+		}
+		var err error
+		if fact.Call, err = p.call(ctx, asOf, answer, last.Failure); err != nil {
+			return s, err
+		}
+		fact.LeftAt = left
+		s, _, err := p.append(ctx, s, fact)
+		return s, err
+	})
+}
+
+// ours leaves out jobs that are older than our first attempt; those that carry
+// our reference are ours at any age.
+func (p *Poller) ours(s projections.State, jobs []events.FoundJob) []events.FoundJob {
+	var list []events.FoundJob
+	var from time.Time
+	if len(s.Creates.List) > 0 {
+		from = s.Creates.List[0].OpenedAt.Add(-s.Intent.Policy.ClockDifference - providerClockMargin)
+	}
+	for _, j := range jobs {
+		if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from) {
+			continue
+		}
+		list = append(list, j)
+	}
+	return list
+}
+
+// providerClockMargin is how far a provider's clock may stand from ours when
+// the age of a job is compared.
+const providerClockMargin = 2 * time.Minute
+
+// claimFound claims the one job that carries our reference, and leaves out
+// candidates that belong to others.
+func (p *Poller) claimFound(ctx context.Context, s projections.State, fact *events.LookupAnswered) error {
+	kept := fact.Jobs[:0]
+	for _, j := range fact.Jobs {
+		if j.Exact {
+			claim, err := p.claim(ctx, s, j.ID)
+			if err != nil {
+				return err
+			}
+			j.Claim = claim
+			kept = append(kept, j)
+			continue
+		}
+		owner, owned, err := p.cfg.Journal.Owner(ctx, s.Intent.Provider, s.Intent.Account, j.ID)
+		if err != nil {
+			return fmt.Errorf("owner of a found job: %w", err)
+		}
+		if !owned || owner == s.Operation {
+			kept = append(kept, j)
+		}
+	}
+	fact.Jobs = kept
+	if len(kept) > 0 {
+		fact.Outcome = events.LookupFound
+	}
+	return nil
+}
+
+// collect fetches the result, validates it, stores it, and says so. A crash
+// before the fact leaves the result to be read again where that is safe; where
+// it is not, the open attempt is presumed and the result is unavailable.
+func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e workflow.CollectResult) (projections.State, error) {
+	number := uint64(0)
+	if e.Attempt != nil {
+		var applied bool
+		var err error
+		if s, applied, err = p.permit(ctx, s, &events.ResultAttempted{Attempt: *e.Attempt}); err != nil || !applied {
+			return s, err
+		}
+		number = e.Attempt.Number
+	}
+	asOf := s.Sequence
+	answer, r, failure, err := p.fetch(ctx, s, c, e)
+	switch {
+	case err != nil:
+		return s, err
+	case failure != nil && failure.Sent == outbound.NotSent:
+		return p.record(ctx, s, &events.ResultFailed{Attempt: number, Outcome: events.ResultNotSent, Call: failed(asOf, answer, failure)})
+	case failure != nil:
+		return p.record(ctx, s, &events.ResultFailed{Attempt: number, Outcome: events.ResultAmbiguous, Call: failed(asOf, answer, failure)})
+	}
+	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
+		result := r.Body
+		answer.Body = nil // the result itself, or not one: its words are in the reading
+		call, err := p.call(ctx, asOf, answer, r.Failure)
+		if err != nil {
+			return s, err
+		}
+		if r.Class != events.ErrorNone || r.NotReady {
+			s, _, err := p.append(ctx, s, &events.ResultFailed{Attempt: number, Outcome: events.ResultError, Call: call})
+			return s, err
+		}
+		digest, err := p.cfg.Journal.PutPayload(ctx, result)
+		if err != nil {
+			return s, fmt.Errorf("store the result: %w", err)
+		}
+		s, _, err := p.append(ctx, s, &events.ResultCollected{
+			Attempt: number, Payload: digest, Size: uint64(len(result)), MediaType: r.MediaType, Checks: r.Checks, Call: call,
+		})
+		return s, err
+	})
+}
+
+// fetch makes the contract's result call and reads the files it leads to, at
+// once, since their links expire and are never stored.
+func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e workflow.CollectResult) (outbound.Answer, contract.ResultReading, *outbound.Failure, error) {
+	in := p.inputs(s, c)
+	request, err := c.contract.Result(in)
+	if err != nil {
+		return outbound.Answer{}, contract.ResultReading{}, nil, fmt.Errorf("build the result call: %w", err)
+	}
+	answer, failure := p.send(ctx, c, request, e.Timeout, e.Attempt)
+	if failure != nil && (answer.Status == 0 || failure.Sent == outbound.NotSent) {
+		return answer, contract.ResultReading{}, failure, nil
+	}
+	r := c.contract.ReadResult(reading(answer), in)
+	if r.Class != events.ErrorNone || len(r.Links) == 0 {
+		return answer, r, nil, nil
+	}
+	var files []file
+	for _, link := range r.Links {
+		request, err := c.contract.ResultLink(link.URL, in)
+		if err != nil {
+			r.Failure = contract.Failure{Class: events.ErrorUnreadable, Detail: err.Error()}
+			return answer, r, nil, nil
+		}
+		var failure *outbound.Failure
+		if answer, failure = p.send(ctx, c, request, e.Timeout, nil); failure != nil && answer.Status == 0 {
+			failure.Sent = outbound.SentUnknown // the call before it has left
+			return answer, contract.ResultReading{}, failure, nil
+		}
+		part := c.contract.ReadLink(reading(answer), in)
+		if part.Class != events.ErrorNone || part.NotReady {
+			return answer, part, nil, nil
+		}
+		digest, err := p.cfg.Journal.PutPayload(ctx, part.Body)
+		if err != nil {
+			return answer, part, nil, fmt.Errorf("store a file of the result: %w", err)
+		}
+		files = append(files, file{digest, part})
+	}
+	return answer, manifest(files), nil, nil
+}
+
+// file is one file of a result.
+type file struct {
+	digest  events.Digest
+	reading contract.ResultReading
+}
+
+// ManifestType is the media type of a result of several files: a JSON list of
+// the files' digests, sizes and media types, in the provider's order.
+const ManifestType = "application/vnd.counterfoil.files+json"
+
+// manifest gives a single file as it is, and several as a list.
+func manifest(files []file) contract.ResultReading {
+	if len(files) == 1 {
+		return files[0].reading
+	}
+	out := contract.ResultReading{MediaType: ManifestType}
+	body := []byte(`{"files":[`)
+	for i, f := range files {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = fmt.Appendf(body, `{"sha256":%q,"size":%d,"media_type":%q}`, f.digest, len(f.reading.Body), f.reading.MediaType)
+		for _, check := range f.reading.Checks {
+			check.Name = fmt.Sprintf("%s[%d]", check.Name, i)
+			out.Checks = append(out.Checks, check)
+		}
+	}
+	out.Body = append(body, "]}"...)
+	return out
+}

@@ -1,0 +1,308 @@
+// Package poller does the step that is due with a provider and records what it
+// did and saw.
+//
+// A wake-up leases an operation. The worker reads its current state, decides,
+// stores the permit, makes the call, stores what came of it, and goes on until
+// nothing is due. The lease only saves effort; what keeps two workers from
+// sending twice is that a permit is stored at the expected sequence or not at
+// all. What a crash leaves at each step stands beside the step.
+package poller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/workflow"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// Caller makes one exchange with a provider. An error is always an
+// *outbound.Failure, and one that says NotSent is proof.
+type Caller interface {
+	Do(ctx context.Context, r outbound.Request) (outbound.Answer, error)
+	CredentialIdentity(ctx context.Context, ref string) (string, error)
+}
+
+// Account is where the calls of one (provider, account) go and as whom.
+type Account struct {
+	BaseURL    string // "" for the contract's own
+	Credential string // reference, "" where none is needed
+}
+
+// Directory gives contracts by the digest an operation recorded, and accounts
+// as they are configured now.
+type Directory interface {
+	Contract(ctx context.Context, digest events.Digest) (*contract.Contract, error)
+	Account(provider, account string) (Account, error)
+}
+
+// Lease is an operation that needs attention, held by this worker for a while.
+type Lease interface {
+	Operation() string
+	// At is the time Next gave when the wake-up was made.
+	At() time.Time
+	Extend(ctx context.Context) error
+	Ack(ctx context.Context) error
+}
+
+// Clock is the worker's time. Sleep returns early with ctx's error.
+type Clock interface {
+	Now() time.Time
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// Config of a Poller. All fields but Patience, Beat and Gone are required.
+type Config struct {
+	Journal   *journal.Journal
+	Call      Caller
+	Directory Directory
+	Clock     Clock
+	NewID     func() string
+	Log       *slog.Logger
+
+	// Callback gives the address a provider may call for an operation, "" for
+	// none.
+	Callback func(provider, operation string) string
+
+	// Source is the CloudEvents source of this worker's facts, "/poller/1".
+	Source string
+	// Owner names this worker and the run of its process in every attempt.
+	Owner string
+	// Gone says whether an owner is proved to be gone (workflow.World).
+	Gone func(owner string) bool
+
+	// Patience is how long a worker waits out the remainder of a wake-up that
+	// came early; a longer one is left to the lease's end. Default 2 s.
+	Patience time.Duration
+	// Beat is how often a lease is extended while it is worked on. Default 10 s.
+	Beat time.Duration
+	// Record bounds how long a worker that is being stopped goes on trying to
+	// store what it has seen. Default 10 s.
+	Record time.Duration
+}
+
+// Poller works on leased operations. It is safe for concurrent use.
+type Poller struct {
+	cfg Config
+
+	mu sync.Mutex
+	// busy holds a channel for each operation this process works on, closed
+	// when it is done: a second lease of one operation waits for the first.
+	// Guarded by mu.
+	busy map[string]chan struct{}
+}
+
+// New makes a Poller.
+func New(cfg Config) *Poller {
+	if cfg.Patience == 0 {
+		cfg.Patience = 2 * time.Second
+	}
+	if cfg.Beat == 0 {
+		cfg.Beat = 10 * time.Second
+	}
+	if cfg.Record == 0 {
+		cfg.Record = 10 * time.Second
+	}
+	return &Poller{cfg: cfg, busy: map[string]chan struct{}{}}
+}
+
+// Fetch gives up to limit leases, waiting for the first.
+type Fetch func(ctx context.Context, limit int) ([]Lease, error)
+
+// Run works with the given number of workers until ctx ends, which is not an
+// error. It fetches no more leases than it has free workers, since a lease
+// runs from its delivery.
+func (p *Poller) Run(ctx context.Context, fetch Fetch, workers int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for range workers {
+		group.Go(func() error {
+			for ctx.Err() == nil {
+				leases, err := fetch(ctx, 1)
+				switch {
+				case ctx.Err() != nil:
+					return nil
+				case err != nil:
+					// Nothing was leased, so nothing is lost: the wake-ups stay
+					// where they are until the store answers again.
+					p.cfg.Log.WarnContext(ctx, "no wake-up could be fetched", "error", err)
+					if p.cfg.Clock.Sleep(ctx, time.Second) != nil {
+						return nil
+					}
+				}
+				for _, lease := range leases {
+					p.serve(ctx, lease)
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// serve attends to one lease and extends it meanwhile.
+func (p *Poller) serve(ctx context.Context, lease Lease) {
+	ctx, stop := context.WithCancel(ctx)
+	var beat sync.WaitGroup
+	beat.Add(1)
+	go func() {
+		defer beat.Done()
+		for p.cfg.Clock.Sleep(ctx, p.cfg.Beat) == nil {
+			if err := lease.Extend(ctx); err != nil && ctx.Err() == nil {
+				// The lease may be lost. The next permit will tell: it fails on
+				// its expected sequence if another worker has moved on.
+				p.cfg.Log.WarnContext(ctx, "lease not extended", "operation", lease.Operation(), "error", err)
+			}
+		}
+	}()
+	err := p.Attend(ctx, lease)
+	stop()
+	beat.Wait()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		// The lease ends by itself and the wake-up is delivered again.
+		p.cfg.Log.ErrorContext(ctx, "operation left to its next lease", "operation", lease.Operation(), "error", err)
+	}
+}
+
+// Attend does what is due for the leased operation until nothing is. It acks
+// the lease only if the operation's next look is another time than the one the
+// wake-up carries, or none: then another wake-up exists or will be made from
+// the facts. Otherwise it waits out a short remainder or leaves the lease to
+// its end, after which the wake-up comes again.
+func (p *Poller) Attend(ctx context.Context, lease Lease) error {
+	leave, err := p.enter(ctx, lease.Operation())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s, err := p.cfg.Journal.Current(ctx, lease.Operation())
+	if err != nil {
+		return fmt.Errorf("read state of %s: %w", lease.Operation(), err)
+	}
+	if s.Rulebook() > projections.Rules {
+		return nil // a newer version made it and must attend to it; not acked
+	}
+	var last struct {
+		sequence uint64
+		repeats  int
+	}
+	for {
+		d, c, err := p.decide(ctx, s)
+		if err != nil {
+			return err
+		}
+		if d.Fact == nil && d.Effect == nil {
+			next, ok := projections.Next(s)
+			if !ok || !next.Equal(lease.At()) {
+				return lease.Ack(ctx)
+			}
+			wait := d.Until.Sub(p.cfg.Clock.Now())
+			if d.Until.IsZero() || wait > p.cfg.Patience {
+				return nil
+			}
+			if err := p.cfg.Clock.Sleep(ctx, wait); err != nil {
+				return err
+			}
+			if s, err = p.cfg.Journal.Catch(ctx, s); err != nil {
+				return fmt.Errorf("read news of %s: %w", s.Operation, err)
+			}
+			continue
+		}
+		if s, err = p.perform(ctx, s, c, d); err != nil {
+			return fmt.Errorf("%s of %s: %w", d.Step.Kind, lease.Operation(), err)
+		}
+		if s.Sequence == last.sequence {
+			// Work that leaves no fact would be repeated at once, for ever.
+			if last.repeats++; last.repeats > 2 {
+				return fmt.Errorf("%s of %s leaves no fact", d.Step.Kind, lease.Operation())
+			}
+			continue
+		}
+		last.sequence, last.repeats = s.Sequence, 0
+	}
+}
+
+// enter waits until no other worker of this process attends to the operation.
+func (p *Poller) enter(ctx context.Context, operation string) (leave func(), err error) {
+	for {
+		p.mu.Lock()
+		other, taken := p.busy[operation]
+		if !taken {
+			done := make(chan struct{})
+			p.busy[operation] = done
+			p.mu.Unlock()
+			return func() {
+				p.mu.Lock()
+				delete(p.busy, operation)
+				p.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// decide looks at the worker's surroundings and asks the pure core.
+func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Decision, *calls, error) {
+	c, err := p.calls(ctx, s)
+	if err != nil {
+		return workflow.Decision{}, nil, err
+	}
+	return workflow.Decide(s, workflow.World{
+		Now: p.cfg.Clock.Now(), Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone,
+	}), c, nil
+}
+
+// perform appends the decision's fact and, if it is a permit that the fold
+// applied, attempts the effect.
+func (p *Poller) perform(ctx context.Context, s projections.State, c *calls, d workflow.Decision) (projections.State, error) {
+	switch effect := d.Effect.(type) {
+	case nil:
+		// A crash before the append leaves the step due; after it, the step is
+		// recorded and the redelivered wake-up finds a newer state.
+		s, _, err := p.append(ctx, s, d.Fact)
+		return s, err
+	case workflow.SendCreate:
+		return p.create(ctx, s, c, effect)
+	case workflow.SendCancel:
+		return p.cancel(ctx, s, c, effect)
+	case workflow.ReadStatus:
+		return p.read(ctx, s, c, effect)
+	case workflow.LookUp:
+		return p.lookUp(ctx, s, c, effect)
+	case workflow.CollectResult:
+		return p.collect(ctx, s, c, effect)
+	}
+	panic(fmt.Sprintf("poller: effect %T is not known", d.Effect))
+}
+
+// append stores a fact on behalf of this worker.
+func (p *Poller) append(ctx context.Context, s projections.State, fact events.Fact) (projections.State, journal.Outcome, error) {
+	return p.cfg.Journal.Append(ctx, s, events.Event{
+		ID: p.cfg.NewID(), Source: p.cfg.Source, Operation: s.Operation, Time: p.cfg.Clock.Now(),
+		TraceParent: "", Actor: "", Fact: fact,
+	})
+}
+
+// record stores evidence of something that has happened. It goes on for a
+// while after ctx has ended: what was seen must not be lost to a shutdown.
+func (p *Poller) record(ctx context.Context, s projections.State, fact events.Fact) (projections.State, error) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Record)
+	defer stop()
+	s, _, err := p.append(ctx, s, fact)
+	return s, err
+}

@@ -1,0 +1,303 @@
+// Package projector folds the ledger into history and wake-ups.
+//
+// One projector works on a partition at a time. Whoever takes a partition over
+// fences the one before: every write of its tenure is guarded by the epoch and
+// by the partition's last history record, so a projector that was stopped and
+// resumes writes nothing over newer records. For each fact it folds the state,
+// publishes the wake-up if the next look moved, and then appends the history
+// record: a crash between the two leaves a wake-up without its record, whose
+// reader folds the ledger's tail itself, and the next tenure derives both again.
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/workflow"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// Clock is the projector's time. Sleep returns early with ctx's error.
+type Clock interface {
+	Now() time.Time
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// Config of a Projector. All fields but Gone and Sweep are required.
+type Config struct {
+	Journal *journal.Journal
+	Clock   Clock
+	NewID   func() string
+	Log     *slog.Logger
+
+	Source string // CloudEvents source of this projector's facts, "/projector/1"
+	Build  string // program version, written into every record
+
+	// Gone says whether the owner of an attempt is proved to be gone; its
+	// operations are attended to at once instead of when the attempt can no
+	// longer be running.
+	Gone func(owner string) bool
+	// Alone says that this process holds all roles of the installation, so that
+	// a wake-up still leased at the start is leased by nobody. Its first sweep
+	// publishes those again instead of waiting for the leases to end.
+	Alone bool
+	// Sweep is how often live operations are compared with their wake-ups.
+	// Default 5 minutes.
+	Sweep time.Duration
+}
+
+// Projector projects partitions.
+type Projector struct{ cfg Config }
+
+// New makes a Projector.
+func New(cfg Config) *Projector {
+	if cfg.Sweep == 0 {
+		cfg.Sweep = 5 * time.Minute
+	}
+	if cfg.Gone == nil {
+		cfg.Gone = func(string) bool { return false }
+	}
+	return &Projector{cfg: cfg}
+}
+
+// Run takes the partitions over and projects them until ctx ends, which is not
+// an error. A partition that another projector takes over is left to it, with
+// a line in the log. ready is called once every partition has caught up with
+// the ledger and was swept.
+func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) error {
+	caught := make(chan struct{}, len(partitions))
+	group, ctx := errgroup.WithContext(ctx)
+	for _, partition := range partitions {
+		group.Go(func() error {
+			err := p.partition(ctx, partition, func() { caught <- struct{}{} })
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case errors.Is(err, journal.ErrFenced):
+				p.cfg.Log.WarnContext(ctx, "partition was taken over by another projector", "partition", partition)
+				return nil
+			}
+			return err
+		})
+	}
+	group.Go(func() error {
+		for range partitions {
+			select {
+			case <-caught:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		ready()
+		return nil
+	})
+	return group.Wait()
+}
+
+// partition projects one partition for one tenure after the other: a store
+// that does not answer ends a tenure, and the next begins with a take-over.
+func (p *Projector) partition(ctx context.Context, partition int, caught func()) error {
+	for {
+		err := p.tenure(ctx, partition, &caught)
+		if ctx.Err() != nil || errors.Is(err, journal.ErrFenced) {
+			return err
+		}
+		p.cfg.Log.ErrorContext(ctx, "projection of a partition starts over", "partition", partition, "error", err)
+		if err := p.cfg.Clock.Sleep(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) error {
+	t, err := p.cfg.Journal.TakeOver(ctx, partition)
+	if err != nil {
+		return fmt.Errorf("take over partition %d: %w", partition, err)
+	}
+	w, err := p.Open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		busy, err := w.Step(ctx, 0)
+		switch {
+		case err != nil:
+			return err
+		case busy:
+			continue
+		}
+		if err := w.Sweep(ctx, p.cfg.Alone && *caught != nil); err != nil {
+			return err
+		}
+		if *caught != nil {
+			(*caught)()
+			*caught = nil
+		}
+		for end := p.cfg.Clock.Now().Add(p.cfg.Sweep); ; {
+			left := end.Sub(p.cfg.Clock.Now())
+			if left <= 0 {
+				break
+			}
+			if _, err := w.Step(ctx, left); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Work is one tenure of one partition at work. It belongs to one goroutine.
+type Work struct {
+	p      *Projector
+	tenure *journal.Tenure
+	facts  *journal.Facts
+	states map[string]projections.State // of live operations of the partition
+}
+
+// Open starts work where the partition's last history record stands.
+func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) {
+	facts, err := t.Facts(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read partition %s: %w", t.Partition(), err)
+	}
+	return &Work{p: p, tenure: t, facts: facts, states: map[string]projections.State{}}, nil
+}
+
+// Close lets go of what the store holds for the work.
+func (w *Work) Close() {
+	if err := w.facts.Close(); err != nil {
+		w.p.cfg.Log.Debug("cursor of a partition was not closed", "error", err)
+	}
+}
+
+// Step projects the next fact, waiting for it at most so long. It says whether
+// there was one.
+func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
+	entry, err := w.facts.Next(ctx, wait)
+	switch {
+	case errors.Is(err, journal.ErrNoMessage):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read partition %s: %w", w.tenure.Partition(), err)
+	}
+	operation := entry.Event.Operation
+	before, err := w.state(ctx, operation)
+	if err != nil {
+		return false, err
+	}
+	if entry.Sequence <= before.Sequence {
+		return true, nil // projected already, by a tenure whose commit we did not see answered
+	}
+	after, record := projections.Fold(before, entry)
+	record.Build = w.p.cfg.Build
+	// The wake-up goes first. A crash here leaves it without its record; whoever
+	// it wakes folds the tail itself, and the next tenure publishes it again.
+	if err := w.tenure.Commit(ctx, record, w.wake(before, after)); err != nil {
+		return false, fmt.Errorf("project %s of %s: %w", record.Type, operation, err)
+	}
+	if _, more := projections.Next(after); more || after.Phase.Live() {
+		w.states[operation] = after
+	} else {
+		delete(w.states, operation)
+	}
+	return true, nil
+}
+
+// wake gives the wake-up to publish: one whenever the next look moved, a
+// cancelled one when there is none any more.
+func (w *Work) wake(before, after projections.State) *journal.Wake {
+	was, had := projections.Next(before)
+	next, has := projections.Next(after)
+	if had == has && was.Equal(next) {
+		return nil
+	}
+	return w.wakeAt(after, next, has)
+}
+
+func (w *Work) wakeAt(s projections.State, at time.Time, some bool) *journal.Wake {
+	if !some {
+		at = time.Time{}
+	}
+	return &journal.Wake{Operation: s.Operation, Provider: s.Intent.Provider, Version: s.Sequence, At: at}
+}
+
+// state gives the operation's state as last projected.
+func (w *Work) state(ctx context.Context, operation string) (projections.State, error) {
+	if s, ok := w.states[operation]; ok {
+		return s, nil
+	}
+	record, err := w.p.cfg.Journal.Recorded(ctx, operation)
+	switch {
+	case errors.Is(err, journal.ErrNoOperation):
+		return projections.State{}, nil
+	case err != nil:
+		return projections.State{}, fmt.Errorf("read history of %s: %w", operation, err)
+	}
+	return record.State, nil
+}
+
+// Sweep compares the partition's operations with their wake-ups and index
+// entries and makes those that are missing: what power loss took from the
+// streams that are derived, and what an earlier run of this program left
+// leased or running. A wake-up that is leased counts as present, unless orphans
+// says that leases are nobody's.
+func (w *Work) Sweep(ctx context.Context, orphans bool) error {
+	for s, err := range w.tenure.States(ctx) {
+		if err != nil {
+			return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
+		}
+		if err := w.sweep(ctx, s, orphans); err != nil {
+			return fmt.Errorf("sweep %s: %w", s.Operation, err)
+		}
+	}
+	return nil
+}
+
+func (w *Work) sweep(ctx context.Context, s projections.State, orphans bool) error {
+	if s.Rulebook() > projections.Rules {
+		return nil
+	}
+	if s.Job.ID != "" && !s.Phase.Terminal() {
+		owner, err := w.p.cfg.Journal.Claim(ctx, s.Intent.Provider, s.Intent.Account, s.Job.ID, s.Operation)
+		if err != nil {
+			return fmt.Errorf("claim its job again: %w", err)
+		}
+		if owner != events.ClaimOwn && s.Quarantine != projections.QuarantineConflict {
+			return w.append(ctx, s, &events.JobContested{JobID: s.Job.ID, Owner: owner})
+		}
+	}
+	if kind, attempt := s.OpenAttempt(); attempt != nil && w.p.cfg.Gone(attempt.Owner) {
+		// Nobody can answer it any more, so nobody need wait for its end.
+		return w.append(ctx, s, workflow.Presume(s, kind, attempt, true))
+	}
+	next, some := projections.Next(s)
+	if !some {
+		return nil
+	}
+	if !orphans || next.After(w.p.cfg.Clock.Now()) {
+		pending, ok, err := w.p.cfg.Journal.PendingWake(ctx, s.Operation)
+		if err != nil {
+			return fmt.Errorf("look for its wake-up: %w", err)
+		}
+		if ok && pending.At.Equal(next) {
+			return nil
+		}
+	}
+	return w.tenure.Wake(ctx, *w.wakeAt(s, next, true))
+}
+
+// append stores evidence on behalf of this projector. The fact comes back as
+// the partition's next.
+func (w *Work) append(ctx context.Context, s projections.State, fact events.Fact) error {
+	_, _, err := w.p.cfg.Journal.Append(ctx, s, events.Event{
+		ID: w.p.cfg.NewID(), Source: w.p.cfg.Source, Operation: s.Operation, Time: w.p.cfg.Clock.Now(), Fact: fact,
+	})
+	return err
+}
