@@ -116,37 +116,55 @@ func New(cfg Config) *Poller {
 	return &Poller{cfg: cfg, busy: map[string]chan struct{}{}}
 }
 
-// Fetch gives up to limit leases, waiting for the first.
+// Fetch gives up to limit leases of one provider, waiting a while for the
+// first; none is not an error.
 type Fetch func(ctx context.Context, limit int) ([]Lease, error)
 
-// Run works with the given number of workers until ctx ends, which is not an
-// error. It fetches no more leases than it has free workers, since a lease
-// runs from its delivery.
-func (p *Poller) Run(ctx context.Context, fetch Fetch, workers int) error {
-	group, ctx := errgroup.WithContext(ctx)
+// Run works with so many workers, shared by all providers, until ctx ends,
+// which is not an error; it returns when the last worker is done. It fetches no
+// more leases than it has free workers, since a lease runs from its delivery.
+func (p *Poller) Run(ctx context.Context, providers []Fetch, workers int) error {
+	free := make(chan struct{}, workers)
 	for range workers {
+		free <- struct{}{}
+	}
+	var group errgroup.Group
+	for _, fetch := range providers {
 		group.Go(func() error {
-			for ctx.Err() == nil {
-				leases, err := fetch(ctx, 1)
-				switch {
-				case ctx.Err() != nil:
-					return nil
-				case err != nil:
-					// Nothing was leased, so nothing is lost: the wake-ups stay
-					// where they are until the store answers again.
-					p.cfg.Log.WarnContext(ctx, "no wake-up could be fetched", "error", err)
-					if p.cfg.Clock.Sleep(ctx, time.Second) != nil {
-						return nil
-					}
-				}
-				for _, lease := range leases {
-					p.serve(ctx, lease)
-				}
-			}
+			p.feed(ctx, &group, fetch, free)
 			return nil
 		})
 	}
 	return group.Wait()
+}
+
+// feed hands one provider's leases to free workers.
+func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, free chan struct{}) {
+	for {
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return
+		}
+		leases, err := fetch(ctx, 1)
+		if err != nil && ctx.Err() == nil {
+			// Nothing was leased, so nothing is lost: the wake-ups stay where
+			// they are until the store answers again.
+			p.cfg.Log.WarnContext(ctx, "no wake-up could be fetched", "error", err)
+			_ = p.cfg.Clock.Sleep(ctx, time.Second) // the next round sees ctx
+		}
+		if len(leases) == 0 {
+			free <- struct{}{}
+			continue
+		}
+		group.Go(func() error {
+			defer func() { free <- struct{}{} }()
+			for _, lease := range leases {
+				p.serve(ctx, lease)
+			}
+			return nil
+		})
+	}
 }
 
 // serve attends to one lease and extends it meanwhile.
@@ -306,3 +324,23 @@ func (p *Poller) record(ctx context.Context, s projections.State, fact events.Fa
 	s, _, err := p.append(ctx, s, fact)
 	return s, err
 }
+
+// FromJournal gives the leases of one provider as the journal hands them out,
+// waiting so long for the first.
+func FromJournal(leases *journal.Leases, wait time.Duration) Fetch {
+	return func(ctx context.Context, limit int) ([]Lease, error) {
+		list, err := leases.Fetch(ctx, limit, wait)
+		out := make([]Lease, 0, len(list))
+		for _, l := range list {
+			out = append(out, leased{l})
+		}
+		return out, err
+	}
+}
+
+type leased struct{ lease *journal.Lease }
+
+func (l leased) Operation() string                { return l.lease.Operation }
+func (l leased) At() time.Time                    { return l.lease.At }
+func (l leased) Extend(ctx context.Context) error { return l.lease.Extend(ctx) }
+func (l leased) Ack(ctx context.Context) error    { return l.lease.Ack(ctx) }
