@@ -299,7 +299,10 @@ func TestResultThroughStatus(t *testing.T) {
 			got = "value " + string(r.Body)
 		}
 		if got != want {
-			t.Errorf("%s: %s, want %s", output, got, want)
+			t.Errorf("%s: %s (%s), want %s", clip(output, 80), clip(got, 80), r.Detail, clip(want, 80))
+		}
+		if len(r.Links) > 0 && string(r.Body) != output {
+			t.Errorf("%s: the value beside the links is %s", output, r.Body)
 		}
 	}
 	if r := read(`null`, `,"data_removed":true`); r.Class != events.ErrorExpired || r.NotReady {
@@ -328,6 +331,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(src)
 	}
 	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("a: 1\n---\nb: [\n"))
 	f.Add([]byte("contract: 1\ncreate: {read: {accepted: |\n  1 +\n  body.x}}\n"))
 	f.Add([]byte("create:\n  path: \"/{\"\n  body: {set: {/a: x}}\n"))
 	f.Fuzz(func(t *testing.T, src []byte) {

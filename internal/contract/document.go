@@ -59,7 +59,7 @@ type document struct {
 
 func (d *document) addf(n *yaml.Node, field, format string, args ...any) {
 	p := Problem{File: d.file, Line: 1, Column: 1, Field: field, Message: fmt.Sprintf(format, args...)}
-	if n != nil {
+	if n != nil && n.Line > 0 { // a node the YAML library could not read has no place
 		p.Line, p.Column = n.Line, n.Column
 	}
 	d.problems = append(d.problems, p)

@@ -12,7 +12,6 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
-	"cel.dev/cel-go/ext"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/counterfoil/counterfoil/internal/canonical"
@@ -57,7 +56,6 @@ func newScopes() (*scopes, error) {
 		cel.ParserExpressionSizeLimit(maxExpression),
 		cel.ParserRecursionLimit(64),
 		cel.RegexProgramSizeLimit(1000),
-		ext.Strings(),
 		cel.Function("text", cel.Overload("text_dyn", []*cel.Type{cel.DynType}, cel.StringType,
 			cel.UnaryBinding(func(v ref.Val) ref.Val {
 				s, err := asText(v)

@@ -19,9 +19,9 @@ const maxChecked = 8 << 20
 
 // ResultReading is what an answer with a result, or to a status read that leads
 // to one, says. Class none means that there is a result: Body, or Links to
-// files that are read one by one.
+// files that are read one by one, with the value that names them in Body.
 type ResultReading struct {
-	Body      []byte // the result; not changed from what came, except that a value is cut out
+	Body      []byte // text unchanged from what came; beside Links it holds their secrets
 	MediaType string // "application/json", without parameters
 	Links     []Link
 	// NotReady: the provider has not got it yet; ask again after a while.
@@ -136,26 +136,25 @@ func notReadyClass(status int) events.ErrorClass {
 	return byStatus(status)
 }
 
-// fromStatus takes links, else the value, out of a status answer.
+// fromStatus takes links and value out of a status answer.
 func (c *Contract) fromStatus(v view) ResultReading {
 	r := c.resultRead
 	links, err := c.links(v)
 	if err != nil {
 		return ResultReading{Failure: r.fail(v, events.ErrorUnreadable, cause(err))}
 	}
-	if len(links) > 0 {
-		out := ResultReading{Failure: r.about(v)}
-		for _, l := range links {
-			out.Links = append(out.Links, Link{l})
-		}
-		return out
+	out := ResultReading{Failure: r.about(v)}
+	for _, l := range links {
+		out.Links = append(out.Links, Link{l})
 	}
 	if r.hasValue {
 		if body, ok := cutOut(v.a.Body, r.value); ok {
-			out := ResultReading{Body: body, MediaType: "application/json", Failure: r.about(v)}
+			out.Body, out.MediaType = body, "application/json"
 			out.Checks = c.verdicts(v, body, r.checks)
-			return out
 		}
+	}
+	if len(out.Links) > 0 || len(out.Body) > 0 {
+		return out
 	}
 	return ResultReading{
 		NotReady: true,
