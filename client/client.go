@@ -1,0 +1,568 @@
+// Package client speaks to Counterfoil's HTTP API.
+//
+// It uses the standard library only and may be copied out. Calls are made once:
+// a failed submit may be repeated by its caller with the same key, which gives
+// the same operation. Only [Client.Watch] tries again by itself.
+//
+// An answer that is not a success is a [*Problem].
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	maxAnswer = 16 << 20 // bytes of a JSON answer
+	longPoll  = 30 * time.Second
+
+	watchTries = 8 // failures in a row after which Watch gives up
+	firstWait  = 250 * time.Millisecond
+	longestGap = 10 * time.Second
+)
+
+// Client calls one server. It is safe for concurrent use.
+type Client struct {
+	base string
+	key  string
+	http *http.Client
+}
+
+// New makes a client for the server at baseURL, "http://127.0.0.1:8420". key is
+// the bearer text, "cf_…"; "" sends none. A nil hc means a client of its own
+// without redirects; its time limit, if any, must exceed the longest wait.
+func New(baseURL, key string, hc *http.Client) (*Client, error) {
+	u, err := url.Parse(baseURL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, errors.New("the server's address must look like http://host:port")
+	}
+	if hc == nil {
+		hc = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	return &Client{base: strings.TrimRight(baseURL, "/"), key: key, http: hc}, nil
+}
+
+// Submission asks for an operation.
+type Submission struct {
+	Provider  string            `json:"provider"`
+	Account   string            `json:"account,omitempty"`
+	Action    string            `json:"action,omitempty"`
+	Params    json.RawMessage   `json:"params"` // sent as it is
+	Deadlines *Deadlines        `json:"deadlines,omitempty"`
+	NotBefore string            `json:"not_before,omitempty"`
+	Expect    string            `json:"expect,omitempty"`
+	MaxCost   string            `json:"max_cost,omitempty"`
+	Tags      map[string]string `json:"tags,omitempty"`
+	Approval  string            `json:"approval,omitempty"`
+	Replaces  string            `json:"replaces,omitempty"`
+	RetryOf   string            `json:"retry_of,omitempty"`
+	Session   string            `json:"session,omitempty"`
+}
+
+// Deadlines are wishes: lengths of time ("90s", "7d") or RFC 3339 times.
+type Deadlines struct {
+	Approval string `json:"approval,omitempty"`
+	Create   string `json:"create,omitempty"`
+	Result   string `json:"result,omitempty"`
+	Cancel   string `json:"cancel,omitempty"`
+	Collect  string `json:"collect,omitempty"`
+}
+
+// Operation is one operation as the server shows it. Raw is the whole answer.
+type Operation struct {
+	ID         string           `json:"id"`
+	Provider   string           `json:"provider"`
+	Account    string           `json:"account"`
+	State      string           `json:"state"`
+	Terminal   bool             `json:"terminal"` // nothing moves it any more
+	Done       bool             `json:"done"`     // terminal, or waiting for a decision
+	Quarantine string           `json:"quarantine"`
+	Outcome    string           `json:"outcome"`
+	Reason     string           `json:"reason"`
+	WaitingFor string           `json:"waiting_for"`
+	Because    string           `json:"because"`
+	NextLook   *time.Time       `json:"next_look"`
+	Started    time.Time        `json:"started"`
+	Since      time.Time        `json:"since"`
+	Session    string           `json:"session"`
+	Tags       []Tag            `json:"tags"`
+	Guarantee  Guarantee        `json:"guarantee"`
+	Attempts   Attempts         `json:"attempts"`
+	Job        *Job             `json:"job"`
+	Cancel     *Cancel          `json:"cancel"`
+	Deadlines  RunningDeadlines `json:"deadlines"`
+	Problem    *ProviderProblem `json:"problem"`
+	Result     *ResultMeta      `json:"result"`
+	Candidates []string         `json:"candidates"`
+	Strays     []string         `json:"strays"`
+	Allowed    []AllowedAction  `json:"allowed"`
+	Version    uint64           `json:"version"`
+	Sequence   uint64           `json:"sequence"`
+	NextPoll   int              `json:"next_poll_after"` // seconds; 0: nothing new by itself
+	Raw        json.RawMessage  `json:"-"`
+}
+
+// Tag is a label on an operation.
+type Tag struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Guarantee is what holds after a create whose answer was lost.
+type Guarantee struct {
+	Name  string `json:"name"`
+	Words string `json:"words"`
+}
+
+// Attempts counts create requests.
+type Attempts struct {
+	Permitted  uint64 `json:"permitted"`
+	NotSent    uint64 `json:"not_sent"`
+	Unresolved int    `json:"unresolved"`
+}
+
+// Job is the remote job.
+type Job struct {
+	ID          string     `json:"id"`
+	RemoteState string     `json:"remote_state"`
+	Class       string     `json:"class"`
+	Progress    string     `json:"progress"`
+	Adopted     bool       `json:"adopted"`
+	UpdatedAt   *time.Time `json:"updated_at"`
+}
+
+// Cancel is the wish to cancel.
+type Cancel struct {
+	Wished   bool       `json:"wished"`
+	At       *time.Time `json:"at"`
+	Possible bool       `json:"possible"`
+	TooLate  bool       `json:"too_late"`
+}
+
+// RunningDeadlines are absolute; nil ones do not run.
+type RunningDeadlines struct {
+	Approval *time.Time `json:"approval"`
+	Create   *time.Time `json:"create"`
+	Result   *time.Time `json:"result"`
+	Cancel   *time.Time `json:"cancel"`
+	Collect  *time.Time `json:"collect"`
+}
+
+// ProviderProblem is what the provider said went wrong.
+type ProviderProblem struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Class   string `json:"class"`
+}
+
+// ResultMeta describes a result that was collected.
+type ResultMeta struct {
+	Size      uint64  `json:"size"`
+	MediaType string  `json:"media_type"`
+	SHA256    string  `json:"sha256"`
+	Checks    []Check `json:"checks"`
+}
+
+// Check is one validation of a result.
+type Check struct {
+	Name   string `json:"name"`
+	Passed bool   `json:"passed"`
+	Detail string `json:"detail"`
+}
+
+// AllowedAction is something the caller may do now.
+type AllowedAction struct {
+	Action    string   `json:"action"`
+	Method    string   `json:"method"`
+	Href      string   `json:"href"`
+	Decisions []string `json:"decisions"`
+}
+
+// FieldError is what is wrong with one field of a request.
+type FieldError struct {
+	Field   string   `json:"field"`
+	Code    string   `json:"code"`
+	Message string   `json:"message"`
+	Allowed []string `json:"allowed"`
+}
+
+// Problem is an answer that is not a success (RFC 9457).
+type Problem struct {
+	Type       string           `json:"type"`
+	Title      string           `json:"title"`
+	Status     int              `json:"status"`
+	Detail     string           `json:"detail"`
+	Instance   string           `json:"instance"`
+	Code       string           `json:"code"` // for machines; "" if the answer was not from the API
+	Retryable  bool             `json:"retryable"`
+	Hint       string           `json:"hint"`
+	Errors     []FieldError     `json:"errors"`
+	Allowed    []string         `json:"allowed"`
+	Operation  string           `json:"operation_id"`
+	State      string           `json:"state"`
+	Provider   *ProviderProblem `json:"problem"`
+	RetryAfter time.Duration    `json:"-"`
+}
+
+func (p *Problem) Error() string {
+	s := p.Detail
+	if s == "" {
+		s = p.Title
+	}
+	if p.Code != "" {
+		return fmt.Sprintf("%s: %s", p.Code, s)
+	}
+	return fmt.Sprintf("HTTP %d: %s", p.Status, s)
+}
+
+// Submit asks for an operation under the caller's key. replayed says that the
+// key had named it before.
+func (c *Client) Submit(ctx context.Context, key string, s Submission) (op Operation, replayed bool, err error) {
+	// Marshal would compact the parameters; only the caller's own bytes keep
+	// their spelling, so they are put in by hand.
+	params := s.Params
+	s.Params = json.RawMessage("0")
+	body, err := json.Marshal(s)
+	if err != nil {
+		return Operation{}, false, fmt.Errorf("submit: %w", err)
+	}
+	if len(params) == 0 {
+		params = json.RawMessage("{}")
+	}
+	body = bytes.Replace(body, []byte(`"params":0`), append([]byte(`"params":`), params...), 1)
+	r, err := c.do(ctx, http.MethodPost, "/v1/operations", body, map[string]string{"Idempotency-Key": quote(key)})
+	if err != nil {
+		return Operation{}, false, err
+	}
+	op, err = readOperation(r)
+	return op, r.Header.Get("Idempotent-Replayed") == "true", err
+}
+
+// quote spells a key as a structured-field string.
+func quote(key string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
+}
+
+// Get reads an operation.
+func (c *Client) Get(ctx context.Context, id string) (Operation, error) {
+	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id), nil, nil)
+	if err != nil {
+		return Operation{}, err
+	}
+	return readOperation(r)
+}
+
+// Wait reads an operation once it has another version than after, or is
+// terminal if untilTerminal is set; changed is false if the wait was over
+// before. The server may wait less than asked.
+func (c *Client) Wait(ctx context.Context, id string, after uint64, wait time.Duration, untilTerminal bool) (op Operation, changed bool, err error) {
+	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
+	if untilTerminal {
+		q.Set("until", "terminal")
+	}
+	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"?"+q.Encode(), nil, nil)
+	if err != nil {
+		return Operation{}, false, err
+	}
+	if r.StatusCode == http.StatusNotModified {
+		return Operation{}, false, r.Body.Close()
+	}
+	op, err = readOperation(r)
+	return op, err == nil, err
+}
+
+// Watch gives the operation as it is and then after each change it sees, until
+// it is done. Several changes between two looks are one. Lost connections and
+// retryable problems are tried again a few times; then, or at any other
+// problem, the error is the last thing given.
+func (c *Client) Watch(ctx context.Context, id string) iter.Seq2[Operation, error] {
+	return func(yield func(Operation, error) bool) {
+		var version uint64
+		failures := 0
+		for {
+			op, changed, err := c.Wait(ctx, id, version, longPoll, false)
+			switch {
+			case err == nil && changed:
+				failures = 0
+				version = op.Version
+				if !yield(op, nil) || op.Done {
+					return
+				}
+			case err == nil:
+				failures = 0
+			case ctx.Err() != nil:
+				yield(Operation{}, ctx.Err())
+				return
+			default:
+				var p *Problem
+				failures++
+				if errors.As(err, &p) && !p.Retryable || failures == watchTries {
+					yield(Operation{}, err)
+					return
+				}
+				if err := pause(ctx, failures, p); err != nil {
+					yield(Operation{}, err)
+					return
+				}
+			}
+		}
+	}
+}
+
+func pause(ctx context.Context, failures int, p *Problem) error {
+	wait := min(firstWait<<(failures-1), longestGap)
+	if p != nil {
+		wait = max(wait, min(p.RetryAfter, longestGap))
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// Filter bounds a list. Zero fields do not filter; a zero Limit is the server's.
+type Filter struct {
+	State, Provider string
+	Limit           int
+	Cursor          string
+}
+
+// Page is one piece of a list, newest first.
+type Page struct {
+	Items []Operation `json:"items"`
+	Next  string      `json:"next_cursor"` // "" at the end; a page may be short or empty before
+}
+
+// List reads a page of the caller's operations.
+func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
+	q := url.Values{}
+	for name, v := range map[string]string{"state": f.State, "provider": f.Provider, "cursor": f.Cursor} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if f.Limit != 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	var p Page
+	return p, c.read(ctx, "/v1/operations?"+q.Encode(), &p)
+}
+
+// Entry is one line of a timeline.
+type Entry struct {
+	Sequence uint64            `json:"seq"`
+	Time     time.Time         `json:"time"`
+	Type     string            `json:"type"`
+	Source   string            `json:"source"`
+	Actor    string            `json:"actor"`
+	Verdict  string            `json:"verdict"`
+	Row      string            `json:"row"`
+	From     string            `json:"from"`
+	To       string            `json:"to"`
+	Reason   string            `json:"reason"`
+	Fields   map[string]string `json:"fields"`
+}
+
+// Timeline reads an operation's facts with what each did, oldest first, those
+// after the given sequence.
+func (c *Client) Timeline(ctx context.Context, id string, after uint64) ([]Entry, error) {
+	var out struct {
+		Entries []Entry `json:"entries"`
+	}
+	err := c.read(ctx, "/v1/operations/"+url.PathEscape(id)+"/timeline?after="+strconv.FormatUint(after, 10), &out)
+	return out.Entries, err
+}
+
+// Result is an operation's result. Body must be closed; reading it to its end
+// fails if the bytes are not those of SHA256.
+type Result struct {
+	MediaType string
+	Size      int64 // -1 if the server does not say
+	SHA256    string
+	Body      io.ReadCloser
+}
+
+// Result reads the result. Before it is there the error is a [*Problem] with
+// code result_not_ready.
+func (c *Client) Result(ctx context.Context, id string) (*Result, error) {
+	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"/result", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	digest := ""
+	if text, ok := strings.CutPrefix(r.Header.Get("Content-Digest"), "sha-256=:"); ok {
+		if raw, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(text, ":")); err == nil {
+			digest = hex.EncodeToString(raw)
+		}
+	}
+	return &Result{
+		MediaType: r.Header.Get("Content-Type"), Size: r.ContentLength, SHA256: digest,
+		Body: &checked{r.Body, sha256.New(), digest},
+	}, nil
+}
+
+// checked compares what was read with a digest.
+type checked struct {
+	io.ReadCloser
+	sum  hash.Hash
+	want string
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	_, _ = c.sum.Write(p[:n]) // a hash never fails
+	if errors.Is(err, io.EOF) && c.want != "" && hex.EncodeToString(c.sum.Sum(nil)) != c.want {
+		return n, errors.New("the result's bytes are not those of its digest")
+	}
+	return n, err
+}
+
+// Cancel asks for the cancellation of an operation. The answer is the operation
+// as it then stands; that it was asked for does not mean that it will be.
+func (c *Client) Cancel(ctx context.Context, id, why string) (Operation, error) {
+	body, err := json.Marshal(struct {
+		Why string `json:"why,omitempty"`
+	}{why})
+	if err != nil {
+		return Operation{}, fmt.Errorf("cancel: %w", err)
+	}
+	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/cancel", body, nil)
+	if err != nil {
+		return Operation{}, err
+	}
+	return readOperation(r)
+}
+
+// Decision is a choice on an operation that automation must not settle.
+type Decision struct {
+	Kind       string `json:"kind"`
+	Why        string `json:"why,omitempty"`
+	JobID      string `json:"job_id,omitempty"`      // adopt
+	Deadline   string `json:"deadline,omitempty"`    // extend: which
+	Until      string `json:"until,omitempty"`       // extend: length of time or RFC 3339
+	Evidence   string `json:"evidence,omitempty"`    // mark_cancelled
+	AcceptRisk bool   `json:"accept_risk,omitempty"` // retry_create
+}
+
+// Decide records a decision made on the given version of the operation.
+func (c *Client) Decide(ctx context.Context, id string, version uint64, key string, d Decision) (Operation, error) {
+	body, err := json.Marshal(d)
+	if err != nil {
+		return Operation{}, fmt.Errorf("decide: %w", err)
+	}
+	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/decisions", body, map[string]string{
+		"Idempotency-Key": quote(key), "If-Match": `"v` + strconv.FormatUint(version, 10) + `"`,
+	})
+	if err != nil {
+		return Operation{}, err
+	}
+	return readOperation(r)
+}
+
+// Capabilities reads what the server offers, as JSON.
+func (c *Client) Capabilities(ctx context.Context) (json.RawMessage, error) {
+	var out json.RawMessage
+	return out, c.read(ctx, "/v1/capabilities", &out)
+}
+
+// do makes one exchange. On success the body is the caller's to close.
+func (c *Client) do(ctx context.Context, method, path string, body []byte, header map[string]string) (*http.Response, error) {
+	var reader io.Reader
+	if body != nil {
+		reader = bytes.NewReader(body)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, reader)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if c.key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if answer.StatusCode < 300 || answer.StatusCode == http.StatusNotModified {
+		return answer, nil
+	}
+	return nil, readProblem(answer)
+}
+
+// readProblem reads an answer that is not a success, whoever gave it.
+func readProblem(r *http.Response) error {
+	defer func() { _ = r.Body.Close() }() // the answer is an error already
+	p := &Problem{Title: http.StatusText(r.StatusCode)}
+	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
+	if err != nil || media != "application/problem+json" || json.Unmarshal(body, p) != nil || p.Code == "" {
+		p = &Problem{
+			Title: http.StatusText(r.StatusCode), Detail: "the answer is not one of the API: " + http.StatusText(r.StatusCode),
+			Retryable: r.StatusCode == http.StatusBadGateway || r.StatusCode == http.StatusServiceUnavailable || r.StatusCode == http.StatusGatewayTimeout,
+			Hint:      "check the server's address and what stands between",
+		}
+	}
+	p.Status = r.StatusCode
+	if n, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && n > 0 {
+		p.RetryAfter = time.Duration(n) * time.Second
+	}
+	return p
+}
+
+func (c *Client) read(ctx context.Context, path string, into any) error {
+	r, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	_, err = decode(r, into)
+	return err
+}
+
+func decode(r *http.Response, into any) ([]byte, error) {
+	defer func() { _ = r.Body.Close() }() // it was read, or the error says why not
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	if len(body) > maxAnswer {
+		return nil, fmt.Errorf("read the answer: more than %d bytes", maxAnswer)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	return body, nil
+}
+
+func readOperation(r *http.Response) (Operation, error) {
+	var op Operation
+	raw, err := decode(r, &op)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.Raw = raw
+	return op, nil
+}

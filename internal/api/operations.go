@@ -1,0 +1,358 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/signature"
+	"github.com/counterfoil/counterfoil/internal/webhook"
+)
+
+func (h *handler) submit(ctx context.Context, c *call) (answer, error) {
+	key, err := ingest.ParseKey(c.r.Header["Idempotency-Key"])
+	if err != nil {
+		return answer{}, err
+	}
+	view, replayed, err := h.o.Service.Submit(ctx, ingest.SubmitRequest{
+		Caller: c.caller, Key: key, Body: c.body, TraceParent: traceParent(c.r.Header.Get("Traceparent")),
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	a := operation(http.StatusAccepted, view)
+	if replayed {
+		a.status = http.StatusOK
+		a.header["Idempotent-Replayed"] = "true"
+		a.header["Content-Location"] = address(view.ID)
+		return a, nil
+	}
+	a.header["Location"] = address(view.ID)
+	return a, nil
+}
+
+func address(id string) string { return "/v1/operations/" + id }
+
+func tag(version uint64) string { return `"v` + strconv.FormatUint(version, 10) + `"` }
+
+// operation answers with a view.
+func operation(status int, view ingest.View) answer {
+	header := map[string]string{"ETag": tag(view.Version)}
+	if !view.Terminal && view.NextPollAfter > 0 {
+		header["Retry-After"] = strconv.Itoa(view.NextPollAfter)
+	}
+	return answer{status: status, header: header, body: view}
+}
+
+// traceParent lets through what looks like W3C trace context and nothing else.
+func traceParent(s string) string {
+	if len(s) != 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+		return ""
+	}
+	if _, err := hex.DecodeString(strings.ReplaceAll(s, "-", "")); err != nil || strings.ToLower(s) != s {
+		return ""
+	}
+	return s
+}
+
+func (h *handler) get(ctx context.Context, c *call) (answer, error) {
+	q, err := c.query("wait", "after", "until")
+	if err != nil {
+		return answer{}, err
+	}
+	r := ingest.WaitRequest{Caller: c.caller, ID: c.operation}
+	wait, err := q.number("wait", 1<<31)
+	if err != nil {
+		return answer{}, err
+	}
+	applied := ""
+	if prefer := preferredWait(c.r.Header["Prefer"]); wait == 0 && prefer > 0 {
+		wait = min(prefer, uint64(ingest.MaxWait/time.Second))
+		applied = "wait=" + strconv.FormatUint(wait, 10)
+	}
+	r.Wait = min(time.Duration(wait)*time.Second, ingest.MaxWait)
+	if r.After, err = q.number("after", 1<<62); err != nil {
+		return answer{}, err
+	}
+	if r.After == 0 {
+		if v, err := ingest.ParseVersion(c.r.Header.Get("If-None-Match")); err == nil {
+			r.After = v // any other tag is of no version of ours, so it does not match
+		}
+	}
+	switch until := q.Get("until"); until {
+	case "":
+	case "terminal", "done":
+		r.UntilDone = true
+	default:
+		return answer{}, parameter("until", ingest.FieldNotAllowed, "must be terminal", "terminal")
+	}
+	ctx, stop := untilStopping(ctx)
+	defer stop()
+	view, changed, err := h.o.Service.Wait(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	a := operation(http.StatusOK, view)
+	// Without a version to compare with, and at the end of a wait for the end,
+	// the caller has not seen this one.
+	if !changed && r.After == view.Version {
+		a = answer{status: http.StatusNotModified, header: a.header}
+	}
+	a.header["Vary"] = "Prefer"
+	if applied != "" {
+		a.header["Preference-Applied"] = applied
+	}
+	return a, nil
+}
+
+// preferredWait reads wait=N of Prefer headers; 0 means none.
+func preferredWait(values []string) uint64 {
+	for _, part := range strings.FieldsFunc(strings.Join(values, ","), func(r rune) bool { return r == ',' || r == ';' }) {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if strings.EqualFold(strings.TrimSpace(name), "wait") {
+			n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+			if err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// query is the parameters of an address.
+type query struct{ url.Values }
+
+// query reads the parameters and refuses any that the route does not know: a
+// misspelt filter must not give everything.
+func (c *call) query(known ...string) (query, error) {
+	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return query{}, parameter("query", ingest.FieldMalformed, "cannot be read")
+	}
+	for name, list := range values {
+		ok := false
+		for _, k := range known {
+			ok = ok || k == name
+		}
+		switch {
+		case !ok:
+			return query{}, parameter("query", ingest.FieldUnknown, "has a parameter that this address does not know", known...)
+		case len(list) > 1:
+			return query{}, parameter(name, ingest.FieldDuplicate, "must be given once")
+		}
+	}
+	return query{values}, nil
+}
+
+func (q query) number(name string, most uint64) (uint64, error) {
+	text := q.Get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n > most {
+		return 0, parameter(name, ingest.FieldOutOfBounds, "must be a whole number from 0 to "+strconv.FormatUint(most, 10))
+	}
+	return n, nil
+}
+
+func parameter(name string, code ingest.FieldCode, message string, allowed ...string) *ingest.Refusal {
+	return &ingest.Refusal{
+		Code: ingest.CodeInvalid, Detail: name + " " + message,
+		Errors: []ingest.FieldError{{Field: name, Code: code, Message: message, Allowed: allowed}},
+	}
+}
+
+func (h *handler) list(ctx context.Context, c *call) (answer, error) {
+	q, err := c.query("state", "provider", "limit", "cursor")
+	if err != nil {
+		return answer{}, err
+	}
+	limit, err := q.number("limit", ingest.MaxPage)
+	if err != nil {
+		return answer{}, err
+	}
+	if q.Has("limit") && limit == 0 {
+		return answer{}, parameter("limit", ingest.FieldOutOfBounds, "must be between 1 and "+strconv.Itoa(ingest.MaxPage))
+	}
+	page, err := h.o.Service.List(ctx, ingest.ListRequest{
+		Caller: c.caller, State: q.Get("state"), Provider: q.Get("provider"), Limit: int(limit), Cursor: q.Get("cursor"),
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{status: http.StatusOK, header: map[string]string{}, body: page}
+	if page.NextCursor != "" {
+		next := url.Values{}
+		for name, list := range q.Values {
+			next[name] = list
+		}
+		next.Set("cursor", page.NextCursor)
+		a.header["Link"] = "</v1/operations?" + next.Encode() + `>; rel="next"`
+	}
+	return a, nil
+}
+
+func (h *handler) timeline(ctx context.Context, c *call) (answer, error) {
+	q, err := c.query("after", "limit")
+	if err != nil {
+		return answer{}, err
+	}
+	after, err := q.number("after", 1<<62)
+	if err != nil {
+		return answer{}, err
+	}
+	limit, err := q.number("limit", ingest.MaxTimeline)
+	if err != nil {
+		return answer{}, err
+	}
+	page, err := h.o.Service.Timeline(ctx, c.caller, c.operation, after, int(limit))
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{status: http.StatusOK, header: map[string]string{"ETag": tag(page.Version)}, body: page}
+	if page.NextAfter > 0 {
+		next := url.Values{"after": {strconv.FormatUint(page.NextAfter, 10)}}
+		if limit > 0 {
+			next.Set("limit", strconv.FormatUint(limit, 10))
+		}
+		a.header["Link"] = "<" + address(page.Operation) + "/timeline?" + next.Encode() + `>; rel="next"`
+	}
+	return a, nil
+}
+
+func (h *handler) result(ctx context.Context, c *call) (answer, error) {
+	q, err := c.query("unaccepted")
+	if err != nil {
+		return answer{}, err
+	}
+	r, err := h.o.Service.Result(ctx, c.caller, c.operation, q.Get("unaccepted") == "true")
+	if err != nil {
+		return answer{}, err
+	}
+	etag := `"` + r.Digest.String() + `"`
+	header := map[string]string{
+		"ETag":           etag,
+		"Content-Digest": "sha-256=:" + base64.StdEncoding.EncodeToString(r.Digest[:]) + ":",
+		"Cache-Control":  "private, immutable",
+		// It is a provider's text at our address: no browser may run it here.
+		"Content-Security-Policy": "default-src 'none'; sandbox",
+		"Content-Disposition":     "attachment",
+	}
+	if c.r.Header.Get("If-None-Match") == etag {
+		return answer{status: http.StatusNotModified, header: header}, nil
+	}
+	media := r.MediaType
+	if media == "" || strings.ContainsFunc(media, func(r rune) bool { return r < ' ' || r > '~' }) {
+		media = "application/octet-stream"
+	}
+	header["Content-Length"] = strconv.Itoa(len(r.Data))
+	// A large result takes its time; the limit of other answers is not for it.
+	_ = http.NewResponseController(c.w).SetWriteDeadline(h.o.Now().Add(resultTime)) // not every writer has one
+	return answer{status: http.StatusOK, header: header, media: media, body: r.Data}, nil
+}
+
+func (h *handler) cancel(ctx context.Context, c *call) (answer, error) {
+	r := ingest.CancelRequest{Caller: c.caller, ID: c.operation, Body: c.body}
+	var err error
+	if values := c.r.Header["Idempotency-Key"]; len(values) > 0 {
+		if r.Key, err = ingest.ParseKey(values); err != nil {
+			return answer{}, err
+		}
+	}
+	if r.Version, err = c.ifMatch(); err != nil {
+		return answer{}, err
+	}
+	view, err := h.o.Service.Cancel(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	status := http.StatusAccepted
+	if view.Terminal || view.Cancel != nil && !view.Cancel.Possible {
+		status = http.StatusOK // nothing is on its way
+	}
+	return operation(status, view), nil
+}
+
+// ifMatch reads If-Match; 0 means that there is none.
+func (c *call) ifMatch() (uint64, error) {
+	values := c.r.Header["If-Match"]
+	if len(values) == 0 {
+		return 0, nil
+	}
+	v, err := ingest.ParseVersion(values[0])
+	if err != nil || len(values) > 1 || v == 0 {
+		return 0, &ingest.Refusal{Code: ingest.CodePreconditionInvalid, Detail: `If-Match must be one version such as "v7"`}
+	}
+	return v, nil
+}
+
+func (h *handler) decide(ctx context.Context, c *call) (answer, error) {
+	key, err := ingest.ParseKey(c.r.Header["Idempotency-Key"])
+	if err != nil {
+		return answer{}, err
+	}
+	version, err := c.ifMatch()
+	if err != nil {
+		return answer{}, err
+	}
+	if version == 0 {
+		return answer{}, &ingest.Refusal{Code: ingest.CodePrecondition, Detail: "send If-Match with the ETag of the operation"}
+	}
+	view, replayed, err := h.o.Service.Decide(ctx, ingest.DecideRequest{
+		Caller: c.caller, ID: c.operation, Key: key, Version: version, Body: c.body,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	a := operation(http.StatusCreated, view)
+	a.header["Location"] = address(view.ID) + "/timeline"
+	if replayed {
+		a.status = http.StatusOK
+		a.header["Idempotent-Replayed"] = "true"
+	}
+	return a, nil
+}
+
+func (h *handler) capabilities(_ context.Context, _ *call) (answer, error) {
+	return answer{
+		status: http.StatusOK, body: h.o.Service.Capabilities(),
+		header: map[string]string{"Cache-Control": "private, max-age=60", "Vary": "Authorization"},
+	}, nil
+}
+
+func (h *handler) health(ctx context.Context, _ *call) (answer, error) {
+	if h.o.Ready != nil {
+		if err := h.o.Ready(ctx); err != nil {
+			return answer{}, err
+		}
+	}
+	return answer{status: http.StatusOK, body: map[string]string{"status": "ok"}}, nil
+}
+
+// hook takes a provider's call. It is answered as taken only if it is stored.
+func (h *handler) hook(ctx context.Context, c *call) (answer, error) {
+	fresh, err := h.o.Webhooks.Receive(ctx, c.r.PathValue("provider"), c.operation, signature.Delivery{Header: c.r.Header, Body: c.body})
+	switch {
+	case errors.Is(err, webhook.ErrUnknown):
+		return answer{}, &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}
+	case errors.Is(err, webhook.ErrSignature):
+		return answer{}, &ingest.Refusal{Code: ingest.CodeSignatureInvalid}
+	case errors.Is(err, webhook.ErrTooLarge):
+		return answer{}, &ingest.Refusal{Code: ingest.CodeBodyTooLarge}
+	case err != nil:
+		return answer{}, err
+	}
+	status := "stored"
+	if !fresh {
+		status = "stored before"
+	}
+	return answer{status: http.StatusOK, body: map[string]string{"status": status}}, nil
+}

@@ -1,0 +1,404 @@
+package ingest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// longestExtension bounds how far a decision may move a deadline.
+const longestExtension = 365 * 24 * time.Hour
+
+// CancelRequest is a wish to cancel.
+type CancelRequest struct {
+	Caller  Caller
+	ID      string
+	Body    []byte // {"why": …} or empty
+	Key     string // optional
+	Version uint64 // optional: only if the operation is still at this version
+}
+
+// Cancel records the wish to cancel. The answer is the operation as it then
+// stands: the wish is a wish, and only the provider's word makes it cancelled.
+// A wish that is being served already is not recorded again, so any number of
+// callers may ask.
+func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
+	var body struct {
+		Why *string `json:"why"`
+	}
+	if len(r.Body) > 0 {
+		if err := decodeStrict(r.Body, &body); err != nil {
+			return View{}, err
+		}
+	}
+	why, err := reason(body.Why)
+	if err != nil {
+		return View{}, err
+	}
+	s, err := v.load(ctx, r.Caller, r.ID)
+	if err != nil {
+		return View{}, err
+	}
+	switch refusal := cancelRefusal(s); {
+	case refusal != nil:
+		return View{}, refusal
+	case r.Version != 0 && r.Version != s.Facts:
+		return View{}, stale(s)
+	case s.Phase == projections.PhaseCancelled, wished(s):
+		return v.view(s), nil
+	}
+	fact := &events.CancelRequested{Who: r.Caller.Principal, Key: hashKey(r.Caller, r.Key)}
+	// The text before the fact that names it: a crash in between leaves bytes
+	// that nothing refers to.
+	if fact.Why, err = v.keep(ctx, why); err != nil {
+		return View{}, err
+	}
+	// Callers who ask at the same moment make the same fact, by its id, so that
+	// one of them stores it and the others find it stored. A crash before the
+	// append leaves no wish, and the caller asks again; after it the wish is in
+	// the ledger and the projector makes it due.
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %s", s.Operation, s.Sequence, fact.Who, fact.Key, fact.Why))
+	s, outcome, err := v.cfg.Journal.Append(ctx, s, events.Event{
+		ID: "cancel-" + hex.EncodeToString(sum[:16]), Source: v.cfg.Source, Time: v.cfg.Clock.Now(),
+		Actor: r.Caller.Principal, Fact: fact,
+	})
+	if err != nil {
+		return View{}, fmt.Errorf("cancel %s (%s): %w", r.ID, outcome, err)
+	}
+	// The wish may have come too late meanwhile.
+	if s.Phase.Terminal() && s.Phase != projections.PhaseCancelled && !s.Cancel.Wished {
+		return View{}, cancelRefusal(s)
+	}
+	return v.view(s), nil
+}
+
+// cancelRefusal says why a wish to cancel makes no sense in the state, or nil.
+func cancelRefusal(s projections.State) *Refusal {
+	r := &Refusal{Operation: s.Operation, State: s.Phase}
+	switch {
+	case s.Rulebook() > projections.Rules:
+		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"
+	case s.Phase.Terminal() && s.Phase != projections.PhaseCancelled:
+		r.Code, r.Detail = CodeAlreadyTerminal, "the operation ended as "+string(s.Phase)+"; its state and result are unchanged"
+	case s.Phase != projections.PhaseCancelled && s.Job.ID != "" && (!s.Intent.Promises.Cancels || s.Cancel.Impossible):
+		r.Code, r.Detail = CodeCancelUnsupported, "provider "+s.Intent.Provider+" has no way to cancel a job"
+	default:
+		return nil
+	}
+	return r
+}
+
+// wished says whether the wish is set and being served, so that another one
+// would say nothing new. Where the fold would start a cancel anew it is not.
+func wished(s projections.State) bool {
+	if !s.Cancel.Wished {
+		return false
+	}
+	switch s.Phase {
+	case projections.PhaseAccepted, projections.PhaseObserving, projections.PhaseInputRequired,
+		projections.PhaseResultTimedOut, projections.PhaseCancellationUnconfirmed:
+		return false
+	}
+	return s.Phase != projections.PhaseQuarantined || s.Quarantine != projections.QuarantineLost
+}
+
+func stale(s projections.State) *Refusal {
+	return &Refusal{
+		Code: CodeStale, Operation: s.Operation, State: s.Phase,
+		Detail: fmt.Sprintf("the operation is at version %d by now", s.Facts),
+	}
+}
+
+// reason reads the text a person gave for what they ask.
+func reason(text *string) (string, error) {
+	if text == nil {
+		return "", nil
+	}
+	if len(*text) > MaxWhy {
+		return "", invalid("/why", FieldOutOfBounds, "has %d bytes; at most %d are allowed", len(*text), MaxWhy)
+	}
+	return *text, nil
+}
+
+// keep stores human text, which is never part of a fact, so that it can be
+// erased.
+func (v *Service) keep(ctx context.Context, text string) (events.Digest, error) {
+	if text == "" {
+		return events.Digest{}, nil
+	}
+	d, err := v.cfg.Journal.PutPayload(ctx, []byte(text))
+	if err != nil {
+		return events.Digest{}, fmt.Errorf("store a reason: %w", err)
+	}
+	return d, nil
+}
+
+// hashKey is what the ledger keeps of a caller's idempotency key.
+func hashKey(caller Caller, key string) string {
+	if key == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(caller.Principal + "\n" + key))
+	return hex.EncodeToString(sum[:16])
+}
+
+// DecideRequest is a choice on an operation that automation must not settle.
+type DecideRequest struct {
+	Caller  Caller
+	ID      string
+	Key     string // as ParseKey gave it; required
+	Version uint64 // of the operation the choice was made on; required
+	Body    []byte
+}
+
+// decision is the body's shape.
+type decision struct {
+	Kind       *string `json:"kind"`
+	Why        *string `json:"why"`
+	JobID      *string `json:"job_id"`
+	Deadline   *string `json:"deadline"`
+	Until      *string `json:"until"`
+	Evidence   *string `json:"evidence"`
+	AcceptRisk *bool   `json:"accept_risk"`
+}
+
+// Decide records a decision on the very state the caller saw. replayed says
+// that the key had recorded it before.
+func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, replayed bool, err error) {
+	now := v.cfg.Clock.Now()
+	fact, why, evidence, err := readDecision(r.Body, now)
+	if err != nil {
+		return View{}, false, err
+	}
+	s, err := v.load(ctx, r.Caller, r.ID)
+	if err != nil {
+		return View{}, false, err
+	}
+	fact.Who, fact.Key, fact.Sequence = r.Caller.Principal, hashKey(r.Caller, r.Key), s.Sequence
+	fact.Why, fact.Evidence = digestOf(why), digestOf(evidence)
+	// The key is looked up first: after the decision the version is another,
+	// and a retry must find its decision and not a refusal.
+	if done, err := v.decided(ctx, s, fact); done || err != nil {
+		return v.view(s), done, err
+	}
+	if r.Version != s.Facts {
+		return View{}, false, stale(s)
+	}
+	if s.Rulebook() > projections.Rules {
+		return View{}, false, cancelRefusal(s)
+	}
+	e := events.Event{
+		ID: v.cfg.NewID(), Source: v.cfg.Source, Operation: s.Operation, Time: now, Actor: r.Caller.Principal, Fact: fact,
+	}
+	if refusal := rehearse(s, e, now); refusal != nil {
+		return View{}, false, refusal
+	}
+	for _, text := range []string{why, evidence} {
+		if _, err := v.keep(ctx, text); err != nil {
+			return View{}, false, err
+		}
+	}
+	if fact.Choice == events.DecideAdopt {
+		// The claim before the fact that relies on it. A crash in between leaves
+		// the job claimed by this operation without a fact: its retry finds its
+		// own claim, another operation is refused the job.
+		fact.Claim, err = v.cfg.Journal.Claim(ctx, s.Intent.Provider, s.Intent.Account, fact.JobID, s.Operation)
+		if err != nil {
+			return View{}, false, fmt.Errorf("decide on %s: %w", r.ID, err)
+		}
+		if fact.Claim != events.ClaimOwn {
+			return View{}, false, &Refusal{
+				Code: CodeJobOwned, Operation: s.Operation, State: s.Phase, Detail: "another operation has this job",
+				Errors: []FieldError{{Field: "/job_id", Code: FieldNotAllowed, Message: "belongs to another operation"}},
+			}
+		}
+	}
+	// A crash before the append leaves no decision; after it the retry finds the
+	// decision by its key.
+	after, outcome, err := v.cfg.Journal.Append(ctx, s, e)
+	switch {
+	case err != nil:
+		return View{}, false, fmt.Errorf("decide on %s (%s): %w", r.ID, outcome, err)
+	case outcome == journal.Superseded:
+		done, err := v.decided(ctx, after, fact) // two tries of one request at once
+		if done || err != nil {
+			return v.view(after), done, err
+		}
+		return View{}, false, stale(after)
+	case after.Refused > s.Refused:
+		return View{}, false, decisionRefusal(after, projections.ReasonNotApplicable)
+	}
+	return v.view(after), false, nil
+}
+
+// readDecision reads the body. why and evidence are texts to be stored before
+// the fact.
+func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, evidence string, err error) {
+	var d decision
+	if err := decodeStrict(body, &d); err != nil {
+		return nil, "", "", err
+	}
+	var problems []FieldError
+	add := func(field string, code FieldCode, message string, allowed ...string) {
+		problems = append(problems, FieldError{Field: field, Code: code, Message: message, Allowed: allowed})
+	}
+	value := func(p *string) string {
+		if p == nil {
+			return ""
+		}
+		return *p
+	}
+	fact = &events.DecisionMade{
+		Choice: events.DecisionKind(value(d.Kind)), JobID: value(d.JobID), Which: events.Deadline(value(d.Deadline)),
+		AcceptRisk: d.AcceptRisk != nil && *d.AcceptRisk,
+	}
+	if why, err = reason(d.Why); err != nil {
+		return nil, "", "", err
+	}
+	evidence = value(d.Evidence)
+	if len(evidence) > MaxWhy {
+		add("/evidence", FieldOutOfBounds, fmt.Sprintf("has %d bytes; at most %d are allowed", len(evidence), MaxWhy))
+	}
+	var kinds []string
+	for _, k := range decisionKinds() {
+		kinds = append(kinds, string(k))
+	}
+	switch {
+	case fact.Choice == "":
+		add("/kind", FieldRequired, "must be given", kinds...)
+	case !slices.Contains(decisionKinds(), fact.Choice):
+		fact.Choice = ""
+		add("/kind", FieldNotAllowed, "is not a decision", kinds...)
+	}
+	// A field that the kind has no use for would be a misunderstanding.
+	for _, f := range []struct {
+		name  string
+		given bool
+		kind  events.DecisionKind
+		need  bool
+	}{
+		{"job_id", fact.JobID != "", events.DecideAdopt, true},
+		{"deadline", fact.Which != "", events.DecideExtend, true},
+		{"until", value(d.Until) != "", events.DecideExtend, true},
+		{"evidence", evidence != "", events.DecideMarkCancelled, true},
+		{"accept_risk", fact.AcceptRisk, events.DecideRetryCreate, false},
+	} {
+		switch {
+		case fact.Choice == "":
+		case f.given && fact.Choice != f.kind:
+			add("/"+f.name, FieldNotAllowed, "goes with kind "+string(f.kind)+" only")
+		case !f.given && f.need && fact.Choice == f.kind:
+			add("/"+f.name, FieldRequired, "must be given with kind "+string(f.kind))
+		}
+	}
+	if problem := textProblem(fact.JobID, MaxText); problem != nil {
+		add("/job_id", problem.Code, problem.Message)
+	}
+	names := []string{"approval", "create", "result", "cancel", "collect"}
+	if fact.Which != "" && !slices.Contains(names, string(fact.Which)) {
+		add("/deadline", FieldNotAllowed, "is not a deadline", names...)
+	}
+	if text := value(d.Until); text != "" {
+		wish, problem := parseWish(text)
+		switch {
+		case problem != nil:
+			add("/until", problem.Code, problem.Message)
+		default:
+			if fact.Until = wish.At; fact.Until.IsZero() {
+				fact.Until = now.Add(min(wish.Length, 2*longestExtension))
+			}
+			if !fact.Until.After(now) {
+				add("/until", FieldInThePast, "must be later than now, "+now.UTC().Format(time.RFC3339))
+			} else if fact.Until.Sub(now) > longestExtension {
+				add("/until", FieldOutOfBounds, "must be at most "+span(longestExtension)+" from now")
+			}
+		}
+	}
+	if len(problems) > 0 {
+		return nil, "", "", refuseFields(problems)
+	}
+	return fact, why, evidence, nil
+}
+
+// rehearse asks the fold what it would say, so that a decision that would be
+// rejected is refused before it is recorded.
+func rehearse(s projections.State, e events.Event, now time.Time) *Refusal {
+	fact := *e.Fact.(*events.DecisionMade)
+	fact.Claim = events.ClaimOwn // not asked for yet
+	e.Fact, e.Previous = &fact, s.Head
+	_, record := projections.Fold(s, projections.Entry{Sequence: s.Sequence + 1, Time: now, Event: e})
+	if record.Verdict == projections.Applied {
+		return nil
+	}
+	return decisionRefusal(s, record.Reason)
+}
+
+func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
+	r := &Refusal{Code: CodeDecisionNotAllowed, Operation: s.Operation, State: s.Phase, Detail: "the decision does not fit state " + string(s.Phase) + " (" + string(why) + ")"}
+	for _, kind := range decisionKinds() {
+		if ok, _ := projections.Allowed(s, kind); ok {
+			r.Allowed = append(r.Allowed, string(kind))
+		}
+	}
+	switch why { //nolint:exhaustive // every other reason is that it does not fit
+	case projections.ReasonTerminal:
+		r.Code, r.Detail = CodeAlreadyTerminal, "the operation ended as "+string(s.Phase)
+	case projections.ReasonRiskUnstated:
+		r.Code, r.Detail = CodeRiskNotAccepted, "the provider does not deduplicate this create any more, so a second job cannot be excluded"
+	}
+	return r
+}
+
+func digestOf(text string) events.Digest {
+	if text == "" {
+		return events.Digest{}
+	}
+	return events.Sum([]byte(text))
+}
+
+// decided says whether the caller's key has recorded this very decision. Under
+// a key that recorded another one it is refused.
+func (v *Service) decided(ctx context.Context, s projections.State, want *events.DecisionMade) (bool, error) {
+	lines, err := v.cfg.Journal.Timeline(ctx, s.Operation)
+	if err != nil {
+		return false, fmt.Errorf("decide on %s: %w", s.Operation, err)
+	}
+	for _, line := range lines {
+		have, ok := line.Entry.Event.Fact.(*events.DecisionMade)
+		if !ok || have.Key != want.Key || have.Who != want.Who {
+			continue
+		}
+		// A relative time is another one at each try, so Until is not compared.
+		if have.Choice != want.Choice || have.JobID != want.JobID || have.Which != want.Which ||
+			have.AcceptRisk != want.AcceptRisk || have.Why != want.Why || have.Evidence != want.Evidence {
+			return false, &Refusal{
+				Code: CodeKeyReused, Operation: s.Operation, State: s.Phase,
+				Detail: "this Idempotency-Key recorded another decision on this operation",
+			}
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+// ParseVersion reads an entity tag as View gives it: "v7" in quotes.
+func ParseVersion(tag string) (uint64, error) {
+	text, ok := strings.CutPrefix(strings.Trim(strings.TrimSpace(tag), `"`), "v")
+	if !ok || text == "" || len(text) > 19 || strings.Trim(text, "0123456789") != "" {
+		return 0, errors.New("want a version such as \"v7\"")
+	}
+	var n uint64
+	for _, c := range []byte(text) {
+		n = n*10 + uint64(c-'0')
+	}
+	return n, nil
+}

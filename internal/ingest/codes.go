@@ -1,0 +1,194 @@
+package ingest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// Code is a problem's name for machines. Codes are for ever.
+type Code string
+
+// The codes. Their meanings are in [Meanings], the one place that says which
+// status, title and advice belong to each.
+const (
+	CodeUnauthenticated     Code = "unauthenticated"
+	CodeNotFound            Code = "not_found"
+	CodeMethodNotAllowed    Code = "method_not_allowed"
+	CodeBodyTooLarge        Code = "body_too_large"
+	CodeMediaType           Code = "unsupported_media_type"
+	CodeMalformedJSON       Code = "malformed_json"
+	CodeDuplicateKey        Code = "duplicate_key"
+	CodeNumberOutOfRange    Code = "number_out_of_range"
+	CodeTooDeep             Code = "too_deep"
+	CodeInvalid             Code = "validation_failed"
+	CodeInvalidID           Code = "invalid_id"
+	CodeUnknownProvider     Code = "unknown_provider"
+	CodeKeyMissing          Code = "idempotency_key_missing"
+	CodeKeyInvalid          Code = "idempotency_key_invalid"
+	CodeKeyReused           Code = "idempotency_key_reused"
+	CodeAlreadyTerminal     Code = "already_terminal"
+	CodeCancelUnsupported   Code = "cancel_unsupported"
+	CodePrecondition        Code = "precondition_required"
+	CodePreconditionInvalid Code = "precondition_invalid"
+	CodeStale               Code = "stale"
+	CodeDecisionNotAllowed  Code = "decision_not_allowed"
+	CodeRiskNotAccepted     Code = "risk_not_accepted"
+	CodeJobOwned            Code = "job_owned_elsewhere"
+	CodeCursorInvalid       Code = "cursor_invalid"
+	CodeResultNotReady      Code = "result_not_ready"
+	CodeNoResult            Code = "no_result"
+	CodeResultNotAccepted   Code = "result_not_accepted"
+	CodeResultUnavailable   Code = "result_unavailable"
+	CodeSignatureInvalid    Code = "signature_invalid"
+	CodeNewerVersion        Code = "newer_version"
+	CodeUnavailable         Code = "store_unavailable"
+	CodeKeysUnavailable     Code = "keys_unavailable"
+	CodeInternal            Code = "internal_error"
+)
+
+// Meaning is what a code says.
+type Meaning struct {
+	Code      Code
+	Status    int // HTTP status
+	Title     string
+	Retryable bool   // the same request may succeed later, unchanged
+	Advice    string // what the caller can do
+}
+
+// Meanings lists every code, sorted by status, then name.
+func Meanings() []Meaning {
+	list := []Meaning{
+		{CodeMalformedJSON, 400, "The body is not JSON", false, "Send one JSON object in UTF-8."},
+		{CodeDuplicateKey, 400, "A name occurs twice in one JSON object", false, "Send each name once: readers disagree about which of two counts."},
+		{CodeInvalidID, 400, "Not an operation id", false, "Use the id as it was answered."},
+		{CodeKeyMissing, 400, "The Idempotency-Key header is missing", false, "Make one key for each intent, keep it, and send it with every try."},
+		{CodeKeyInvalid, 400, "The Idempotency-Key header is not usable", false, "Send 1 to 255 visible ASCII characters, bare or as a quoted string."},
+		{CodePreconditionInvalid, 400, "The If-Match header is not a version", false, "Send the ETag of the operation as it was answered."},
+		{CodeCursorInvalid, 400, "The cursor is not valid for this list", false, "Start again without a cursor, or keep the filter the cursor was made for."},
+		{CodeUnauthenticated, 401, "A valid key is required", false, "Send Authorization: Bearer with a key of this installation."},
+		{CodeSignatureInvalid, 401, "The signature is not valid", false, "Sign the raw body with the shared secret of this provider."},
+		{CodeNotFound, 404, "Not found", false, "Check the address. Operations of other principals are not shown."},
+		{CodeNoResult, 404, "The operation has no result", false, "Read the operation: it ended without one."},
+		{CodeMethodNotAllowed, 405, "The method is not allowed here", false, "Use a method of the Allow header."},
+		{CodeAlreadyTerminal, 409, "The operation has ended", false, "Nothing moves it any more; read its state."},
+		{CodeCancelUnsupported, 409, "The provider cannot cancel", false, "Wait for the job's end, or abandon the operation by a decision."},
+		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, "Take one of the decisions listed as allowed by the operation."},
+		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
+		{CodeJobOwned, 409, "The job belongs to another operation", false, "Check the job id. One job belongs to one operation."},
+		{CodeResultNotReady, 409, "The result is not there yet", true, "Ask again after Retry-After."},
+		{CodeResultNotAccepted, 409, "The result failed a check", false, "Look at it with ?unaccepted=true, then decide: accept_result or retry_collection."},
+		{CodeNewerVersion, 409, "A newer version of the program owns this operation", false, "Ask a process of that version."},
+		{CodeResultUnavailable, 410, "The result cannot be had any more", false, "Read the operation's reason; retry_collection may help if it is allowed."},
+		{CodeStale, 412, "The operation has moved on", false, "Read it again, decide again, and send the new ETag in If-Match."},
+		{CodeBodyTooLarge, 413, "The body is too large", false, "Send at most the number of bytes given."},
+		{CodeMediaType, 415, "The body's media type is not supported", false, "Send application/json."},
+		{CodeInvalid, 422, "The request is not valid", false, "Correct the fields listed in errors."},
+		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, "Send it as a string."},
+		{CodeTooDeep, 422, "The JSON is nested too deeply", false, "Nest at most as deep as the bound given."},
+		{CodeUnknownProvider, 422, "There is no such provider", false, "Use one of those listed by GET /v1/capabilities."},
+		{CodeKeyReused, 422, "The key was used for another request", false, "Use a new key for a new intent. The first operation is unchanged."},
+		{CodePrecondition, 428, "The If-Match header is required", false, "Send the ETag of the state the decision was made on."},
+		{CodeInternal, 500, "Something went wrong here", true, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
+		{CodeUnavailable, 503, "The store does not answer", true, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
+		{CodeKeysUnavailable, 503, "Keys cannot be checked", true, "The operator must repair the keys file; try again later."},
+	}
+	slices.SortFunc(list, func(a, b Meaning) int {
+		if a.Status != b.Status {
+			return a.Status - b.Status
+		}
+		return strings.Compare(string(a.Code), string(b.Code))
+	})
+	return list
+}
+
+// Meaning gives what the code says. A code without meaning is our own defect.
+func (c Code) Meaning() Meaning {
+	for _, m := range Meanings() {
+		if m.Code == c {
+			return m
+		}
+	}
+	panic(fmt.Sprintf("ingest: code %q has no meaning", string(c)))
+}
+
+// FieldCode is why one field of a request was refused.
+type FieldCode string
+
+// The field codes.
+const (
+	FieldRequired    FieldCode = "required"
+	FieldUnknown     FieldCode = "unknown_field"
+	FieldWrongType   FieldCode = "wrong_type"
+	FieldNotAllowed  FieldCode = "not_allowed"
+	FieldOutOfBounds FieldCode = "out_of_bounds"
+	FieldInThePast   FieldCode = "in_the_past"
+	FieldDuplicate   FieldCode = "duplicate_key"
+	FieldNumber      FieldCode = "number_out_of_range"
+	FieldMalformed   FieldCode = "malformed"
+)
+
+// FieldCodes lists the field codes.
+func FieldCodes() []FieldCode {
+	return []FieldCode{
+		FieldRequired, FieldUnknown, FieldWrongType, FieldNotAllowed, FieldOutOfBounds, FieldInThePast,
+		FieldDuplicate, FieldNumber, FieldMalformed,
+	}
+}
+
+// FieldMeanings says what each field code means.
+func FieldMeanings() map[FieldCode]string {
+	return map[FieldCode]string{
+		FieldRequired:    "The field is missing or empty.",
+		FieldUnknown:     "There is no field of this name.",
+		FieldWrongType:   "The value is of another JSON type than the field.",
+		FieldNotAllowed:  "The value is none of those allowed; allowed lists them where they are few.",
+		FieldOutOfBounds: "The value is outside the bound named in the message.",
+		FieldInThePast:   "The time has passed, or the length of time is not positive.",
+		FieldDuplicate:   "The name occurs twice in its object.",
+		FieldNumber:      "The number cannot be told from its neighbours; send it as a string.",
+		FieldMalformed:   "The value cannot be read.",
+	}
+}
+
+// FieldError names one field and what is wrong with it.
+type FieldError struct {
+	Field   string    `json:"field"` // JSON pointer into the body, or a header or parameter name
+	Code    FieldCode `json:"code"`
+	Message string    `json:"message"`
+	Allowed []string  `json:"allowed,omitempty"`
+}
+
+// Refusal is an answer of the use cases that is not a success. It is not a
+// failure: nothing broke.
+type Refusal struct {
+	Code       Code
+	Detail     string // for people; no provider text, no secrets
+	Errors     []FieldError
+	Operation  string // where one exists and belongs to the caller
+	State      projections.Phase
+	Allowed    []string      // values that would have been taken
+	RetryAfter time.Duration // 0: none to name
+	Provider   *ProblemView  // what the provider said, for no_result and result_unavailable
+}
+
+func (r *Refusal) Error() string {
+	var b strings.Builder
+	b.WriteString(string(r.Code))
+	if r.Detail != "" {
+		b.WriteString(": " + r.Detail)
+	}
+	for _, e := range r.Errors {
+		fmt.Fprintf(&b, "; %s: %s", e.Field, e.Message)
+	}
+	return b.String()
+}
+
+// invalid refuses one field.
+func invalid(field string, code FieldCode, format string, args ...any) *Refusal {
+	message := fmt.Sprintf(format, args...)
+	return &Refusal{Code: CodeInvalid, Detail: field + " " + message, Errors: []FieldError{{Field: field, Code: code, Message: message}}}
+}

@@ -1,0 +1,69 @@
+package ingest
+
+import "fmt"
+
+// ParseKey reads the values of an Idempotency-Key header: one, either bare or
+// as a structured-field string (RFC 9651) in quotes, as draft 07 of the header
+// wants it. Both spellings of a key are the same key: 1 to 255 visible ASCII
+// characters.
+func ParseKey(values []string) (string, error) {
+	switch {
+	case len(values) == 0:
+		return "", &Refusal{Code: CodeKeyMissing, Detail: "send an Idempotency-Key header"}
+	case len(values) > 1:
+		return "", badKey("is there %d times, must be there once", len(values))
+	}
+	key := values[0]
+	if len(key) > 2*MaxKey+2 {
+		return "", badKey("has more than %d characters", MaxKey)
+	}
+	if len(key) > 0 && key[0] == '"' {
+		var err error
+		if key, err = unquote(key); err != nil {
+			return "", err
+		}
+	}
+	if key == "" {
+		return "", badKey("is empty")
+	}
+	if len(key) > MaxKey {
+		return "", badKey("has more than %d characters", MaxKey)
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return "", badKey("has a character at position %d that is not visible ASCII", i+1)
+		}
+	}
+	return key, nil
+}
+
+// unquote reads a structured-field string without parameters.
+func unquote(s string) (string, error) {
+	out := make([]byte, 0, len(s))
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; c {
+		case '\\':
+			i++
+			if i == len(s) || (s[i] != '"' && s[i] != '\\') {
+				return "", badKey(`has a backslash that is not before " or \`)
+			}
+			out = append(out, s[i])
+		case '"':
+			if i != len(s)-1 {
+				return "", badKey("goes on after the closing quote")
+			}
+			return string(out), nil
+		default:
+			out = append(out, c)
+		}
+	}
+	return "", badKey("has no closing quote")
+}
+
+func badKey(format string, args ...any) *Refusal {
+	message := fmt.Sprintf(format, args...)
+	return &Refusal{
+		Code: CodeKeyInvalid, Detail: "the Idempotency-Key " + message,
+		Errors: []FieldError{{Field: "Idempotency-Key", Code: FieldMalformed, Message: message}},
+	}
+}

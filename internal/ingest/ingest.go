@@ -1,0 +1,122 @@
+// Package ingest holds what callers can ask of the ledger: submit an
+// operation, look at it, wait for it, list, read its timeline and result, ask
+// for its cancellation, and decide what automation must not.
+//
+// Guarantees. One principal's key names one operation for ever: the same
+// request again gives the operation as it now stands, another request under the
+// key is refused. An error before anything is recorded does not use the key up.
+// A caller sees the operations of its principal and no others. Answers come
+// from current state, not from history. Provider text leaves only as a cleaned
+// excerpt.
+//
+// Every refusal is a [Refusal] with a stable [Code]; any other error is a
+// failure of the store, after which a submit may be repeated with its key.
+//
+// Limits: a list is a bounded scan of the newest history and may lag behind the
+// operations it names; waiting re-reads at intervals.
+package ingest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+)
+
+// Bounds of what a caller may send.
+const (
+	MaxBody     = 1 << 20 // bytes of a request body
+	MaxKey      = 255     // characters of an idempotency key
+	MaxWhy      = 4 << 10 // bytes of a reason
+	MaxText     = 1024    // bytes of any other text field
+	MaxTags     = 32
+	MaxTagName  = 64
+	MaxTagValue = 256
+)
+
+// Caller is who asks, as far as authentication knows.
+type Caller struct {
+	Principal string // outlives its keys
+	KeyID     string
+}
+
+// Directory gives contracts as they are configured now.
+type Directory interface {
+	// Current gives the contract that new operations with the provider use.
+	Current(provider string) (*contract.Contract, bool)
+	// Providers lists the names, sorted.
+	Providers() []string
+	// HasAccount says whether the account is configured for the provider.
+	HasAccount(provider, account string) bool
+	// Reachable says whether the provider's webhooks can reach us and are
+	// verified.
+	Reachable(provider string) bool
+}
+
+// Clock is the service's time. Sleep returns early with ctx's error.
+type Clock interface {
+	Now() time.Time
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// Config of a [Service]. Every field is required.
+type Config struct {
+	Journal   *journal.Journal
+	Directory Directory
+	Clock     Clock
+	NewID     func() string // for facts; random
+	Log       *slog.Logger
+
+	// Installation and Key are made at first start and kept outside the ledger,
+	// so that a lost ledger still gives the same ids and tokens.
+	Installation string
+	Key          []byte
+
+	// Source is the CloudEvents source of this role's facts, "/ingest/1".
+	Source string
+	// ClockDifference is what clocks of two processes may differ by; 0 where
+	// one process holds all roles.
+	ClockDifference time.Duration
+}
+
+// Service answers callers. It is safe for concurrent use and keeps nothing.
+type Service struct{ cfg Config }
+
+// New makes a Service.
+func New(cfg Config) *Service { return &Service{cfg} }
+
+// OperationID names the one operation of a principal's key, for ever.
+func OperationID(installation, principal, key string) string {
+	h := sha256.New()
+	for _, s := range []string{installation, principal, key} {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
+		_, _ = h.Write(n[:]) // a hash never fails
+		_, _ = h.Write([]byte(s))
+	}
+	return "op_" + strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil)[:20]))
+}
+
+// maxID bounds an operation id in a request; ours have 35 characters.
+const maxID = 64
+
+// checkID keeps anything but [a-z0-9_] from ever becoming part of a subject.
+func checkID(field, id string) error {
+	ok := id != "" && len(id) <= maxID
+	for _, c := range []byte(id) {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_')
+	}
+	if ok {
+		return nil
+	}
+	return &Refusal{
+		Code: CodeInvalidID, Detail: "an operation id is 1 to 64 of a-z, 0-9 and _",
+		Errors: []FieldError{{Field: field, Code: FieldNotAllowed, Message: "must be 1 to 64 of a-z, 0-9 and _"}},
+	}
+}

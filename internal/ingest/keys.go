@@ -1,0 +1,256 @@
+package ingest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/counterfoil/counterfoil/internal/contract"
+)
+
+const (
+	keyPrefix   = "cf_"
+	secretBytes = 32 // 256 bits, so a plain digest is enough to keep
+	maxKeysFile = 1 << 20
+	keyFileMode = 0o600
+	othersBits  = 0o077
+)
+
+// Key is one line of the keys file. The secret itself is nowhere.
+type Key struct {
+	ID        string    `json:"id"`
+	Principal string    `json:"principal"`
+	SHA256    string    `json:"sha256"` // of the secret part, in hex
+	Created   time.Time `json:"created"`
+	Disabled  bool      `json:"disabled,omitzero"`
+}
+
+// NewKey makes a key from 256 random bits and gives the bearer text, which is
+// shown once and not kept.
+func NewKey(random io.Reader, principal string, now time.Time) (Key, string, error) {
+	if !contract.ValidName(principal) {
+		return Key{}, "", fmt.Errorf("make a key: principal %q: must be 1 to 64 of a-z, 0-9, _ and -", principal)
+	}
+	raw := make([]byte, 10+secretBytes)
+	if _, err := io.ReadFull(random, raw); err != nil {
+		return Key{}, "", fmt.Errorf("make a key: %w", err)
+	}
+	id := strings.ToLower(base32.StdEncoding.EncodeToString(raw[:10]))
+	secret := base64.RawURLEncoding.EncodeToString(raw[10:])
+	sum := sha256.Sum256([]byte(secret))
+	key := Key{ID: id, Principal: principal, SHA256: hex.EncodeToString(sum[:]), Created: now.UTC().Truncate(time.Second)}
+	return key, keyPrefix + id + "." + secret, nil
+}
+
+// AddKey appends a key to the file, making it if it is not there. The file is
+// replaced whole: a crash leaves the old one or the new one, and in the latter
+// case a key whose secret nobody saw, which can be disabled or left.
+func AddKey(path string, key Key) error {
+	old, err := readKeys(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("add a key to %s: %w", path, err)
+	}
+	for _, k := range old {
+		if k.ID == key.ID {
+			return fmt.Errorf("add a key to %s: there is one with id %s", path, key.ID)
+		}
+	}
+	var text bytes.Buffer
+	for _, k := range append(old, key) {
+		line, err := json.Marshal(k)
+		if err != nil {
+			return fmt.Errorf("add a key to %s: %w", path, err)
+		}
+		text.Write(line)
+		text.WriteByte('\n')
+	}
+	if err := replaceFile(path, text.Bytes()); err != nil {
+		return fmt.Errorf("add a key to %s: %w", path, err)
+	}
+	return nil
+}
+
+func replaceFile(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".keys-*") // made 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Chmod(keyFileMode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// readKeys reads the file and refuses one that others can read.
+func readKeys(path string) ([]Key, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Mode().Perm()&othersBits != 0:
+		return nil, fmt.Errorf("%s is open to others (mode %04o); run chmod 600 %s", path, info.Mode().Perm(), path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxKeysFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxKeysFile {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxKeysFile)
+	}
+	var list []Key
+	seen := map[string]bool{}
+	for i, line := range bytes.Split(text, []byte{'\n'}) {
+		if line = bytes.TrimSpace(line); len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		var k Key
+		if err := json.Unmarshal(line, &k, json.RejectUnknownMembers(true)); err != nil {
+			// The library's text could show the line, and so a digest.
+			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\"}", path, i+1)
+		}
+		if problem := k.problem(); problem != "" {
+			return nil, fmt.Errorf("%s:%d: %s", path, i+1, problem)
+		}
+		if seen[k.ID] {
+			return nil, fmt.Errorf("%s:%d: id %s is there twice", path, i+1, k.ID)
+		}
+		seen[k.ID] = true
+		list = append(list, k)
+	}
+	return list, nil
+}
+
+func (k Key) problem() string {
+	sum, err := hex.DecodeString(k.SHA256)
+	switch {
+	case !contract.ValidName(k.ID):
+		return "id must be 1 to 64 of a-z, 0-9, _ and -"
+	case !contract.ValidName(k.Principal):
+		return "principal must be 1 to 64 of a-z, 0-9, _ and -"
+	case err != nil || len(sum) != sha256.Size:
+		return "sha256 must be 64 hexadecimal digits"
+	}
+	return ""
+}
+
+// Keys authenticates callers against a keys file and follows its changes. It is
+// safe for concurrent use.
+type Keys struct {
+	path string
+
+	mu    sync.Mutex
+	stamp stamp          // of the file keys was read from; guarded by mu
+	keys  map[string]Key // guarded by mu
+}
+
+// stamp tells one version of the file from the next. An editor that writes in
+// place within the clock's grain and leaves the size is not noticed; one that
+// replaces the file, as AddKey does, is.
+type stamp struct {
+	modified time.Time
+	size     int64
+	mode     fs.FileMode
+}
+
+// OpenKeys reads the file. It fails if others can read it, or a line is wrong.
+func OpenKeys(path string) (*Keys, error) {
+	k := &Keys{path: path}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.refreshLocked(); err != nil {
+		return nil, fmt.Errorf("read keys: %w", err)
+	}
+	return k, nil
+}
+
+func (k *Keys) refreshLocked() error {
+	info, err := os.Stat(k.path)
+	if err != nil {
+		return err
+	}
+	now := stamp{info.ModTime(), info.Size(), info.Mode()}
+	if k.keys != nil && now == k.stamp {
+		return nil
+	}
+	list, err := readKeys(k.path)
+	if err != nil {
+		return err
+	}
+	k.keys = make(map[string]Key, len(list))
+	for _, key := range list {
+		k.keys[key.ID] = key
+	}
+	// A change between Stat and the read is seen at the next call.
+	k.stamp = now
+	return nil
+}
+
+// Authenticate reads an Authorization header. While the file cannot be read or
+// is wrong nobody gets in: the change that broke it may have been a revocation.
+// The error then wraps the cause, for the log; it is not a [Refusal].
+func (k *Keys) Authenticate(header []string) (Caller, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.refreshLocked(); err != nil {
+		return Caller{}, &KeysError{err}
+	}
+	refused := &Refusal{Code: CodeUnauthenticated, Detail: "send Authorization: Bearer cf_… with a key of this installation"}
+	if len(header) != 1 {
+		return Caller{}, refused
+	}
+	scheme, token, _ := strings.Cut(header[0], " ")
+	text, ours := strings.CutPrefix(strings.TrimSpace(token), keyPrefix)
+	id, secret, whole := strings.Cut(text, ".")
+	key, known := k.keys[id]
+	// An unknown id takes the same time as a wrong secret.
+	want, err := hex.DecodeString(key.SHA256)
+	if err != nil || len(want) != sha256.Size {
+		want, known = make([]byte, sha256.Size), false
+	}
+	sum := sha256.Sum256([]byte(secret))
+	equal := subtle.ConstantTimeCompare(sum[:], want) == 1
+	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") || key.Disabled {
+		return Caller{}, refused
+	}
+	return Caller{Principal: key.Principal, KeyID: key.ID}, nil
+}
+
+// KeysError says that keys cannot be checked.
+type KeysError struct{ Cause error }
+
+func (e *KeysError) Error() string { return "keys cannot be checked: " + e.Cause.Error() }
+
+// Unwrap gives the cause.
+func (e *KeysError) Unwrap() error { return e.Cause }

@@ -1,0 +1,240 @@
+package ingest
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// MaxWait bounds how long a caller is kept waiting: proxies cut at 60 s.
+	MaxWait = 55 * time.Second
+
+	// Between two looks of a waiting caller.
+	firstGap   = 50 * time.Millisecond
+	longestGap = time.Second
+
+	// DefaultPage and MaxPage bound a page of a list.
+	DefaultPage = 50
+	MaxPage     = 200
+)
+
+// load reads an operation of the caller. One of another principal is not found,
+// in the same words as one that does not exist.
+func (v *Service) load(ctx context.Context, caller Caller, id string) (projections.State, error) {
+	if err := checkID("id", id); err != nil {
+		return projections.State{}, err
+	}
+	s, err := v.cfg.Journal.Current(ctx, id)
+	switch {
+	case errors.Is(err, journal.ErrNoOperation), err == nil && s.Intent.Principal != caller.Principal:
+		return projections.State{}, &Refusal{Code: CodeNotFound, Detail: "there is no such operation of yours"}
+	case errors.Is(err, journal.ErrBadName):
+		return projections.State{}, &Refusal{Code: CodeNotFound, Detail: "there is no such operation of yours"}
+	case err != nil:
+		return projections.State{}, fmt.Errorf("read %s: %w", id, err)
+	}
+	return s, nil
+}
+
+// Get shows an operation as it is now.
+func (v *Service) Get(ctx context.Context, caller Caller, id string) (View, error) {
+	s, err := v.load(ctx, caller, id)
+	if err != nil {
+		return View{}, err
+	}
+	return v.view(s), nil
+}
+
+// WaitRequest asks for news of an operation.
+type WaitRequest struct {
+	Caller Caller
+	ID     string
+	After  uint64        // version the caller has; 0 for none
+	Wait   time.Duration // bounded by MaxWait
+	// UntilDone waits for the end, or a stop, instead of any change.
+	UntilDone bool
+}
+
+// Wait gives the operation once it has another version than the caller has, or
+// is done; changed is false if the wait ended before. It looks again at growing
+// intervals of at most a second.
+func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed bool, err error) {
+	s, err := v.load(ctx, r.Caller, r.ID)
+	if err != nil {
+		return View{}, false, err
+	}
+	end := v.cfg.Clock.Now().Add(min(r.Wait, MaxWait))
+	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
+		view = v.view(s)
+		if view.Version != r.After && (!r.UntilDone || view.Done) {
+			return view, true, nil
+		}
+		left := end.Sub(v.cfg.Clock.Now())
+		if left <= 0 || view.Terminal {
+			return view, false, nil // a terminal operation is worth no wait
+		}
+		if err := v.cfg.Clock.Sleep(ctx, min(gap, left)); err != nil {
+			return view, false, nil //nolint:nilerr // the caller left or the server stops: what is known is the answer
+		}
+		if s, err = v.cfg.Journal.Catch(ctx, s); err != nil {
+			return View{}, false, fmt.Errorf("read news of %s: %w", r.ID, err)
+		}
+	}
+}
+
+// ListRequest bounds a list. Empty fields do not filter.
+type ListRequest struct {
+	Caller   Caller
+	State    string
+	Provider string
+	Limit    int // 0: DefaultPage
+	Cursor   string
+}
+
+// Page is a part of a list, newest first. It may be short or empty with more to
+// come: NextCursor says so.
+type Page struct {
+	Items      []View `json:"items"`
+	NextCursor string `json:"next_cursor,omitempty"`
+}
+
+// List shows the caller's operations as history has them: the newest facts of
+// an operation may not be in yet.
+func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
+	var problems []FieldError
+	if r.State != "" && !slices.Contains(phases(), r.State) {
+		problems = append(problems, FieldError{Field: "state", Code: FieldNotAllowed, Message: "is not a state", Allowed: phases()})
+	}
+	if r.Provider != "" && !contract.ValidName(r.Provider) {
+		problems = append(problems, FieldError{Field: "provider", Code: FieldNotAllowed, Message: "must be 1 to 64 of a-z, 0-9, _ and -"})
+	}
+	if r.Limit == 0 {
+		r.Limit = DefaultPage
+	}
+	if r.Limit < 1 || r.Limit > MaxPage {
+		problems = append(problems, FieldError{Field: "limit", Code: FieldOutOfBounds, Message: fmt.Sprintf("must be between 1 and %d", MaxPage)})
+	}
+	if len(problems) > 0 {
+		return Page{}, refuseFields(problems)
+	}
+	before, err := v.readCursor(r)
+	if err != nil {
+		return Page{}, err
+	}
+	found, err := v.cfg.Journal.Records(ctx, before, r.Limit, func(record *projections.Record) bool {
+		s := &record.State
+		return s.Intent.Principal == r.Caller.Principal &&
+			(r.State == "" || string(s.Phase) == r.State) && (r.Provider == "" || s.Intent.Provider == r.Provider)
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("list operations: %w", err)
+	}
+	page := Page{Items: []View{}}
+	for _, record := range found.Records {
+		page.Items = append(page.Items, v.view(record.State))
+	}
+	if found.Before > 0 {
+		page.NextCursor = v.cursor(r, found.Before)
+	}
+	return page, nil
+}
+
+const cursorMAC = 16 // bytes
+
+// cursor is opaque, signed, and good for this principal and filter only.
+func (v *Service) cursor(r ListRequest, before uint64) string {
+	raw := binary.BigEndian.AppendUint64(nil, before)
+	h := hmac.New(sha256.New, v.cfg.Key)
+	for _, part := range []string{"cursor1", r.Caller.Principal, r.State, r.Provider, string(raw)} {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		_, _ = h.Write(n[:]) // a hash never fails
+		_, _ = h.Write([]byte(part))
+	}
+	return base64.RawURLEncoding.EncodeToString(append(raw, h.Sum(nil)[:cursorMAC]...))
+}
+
+func (v *Service) readCursor(r ListRequest) (uint64, error) {
+	if r.Cursor == "" {
+		return 0, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(r.Cursor)
+	if err == nil && len(raw) == 8+cursorMAC {
+		before := binary.BigEndian.Uint64(raw)
+		if hmac.Equal([]byte(r.Cursor), []byte(v.cursor(r, before))) {
+			return before, nil
+		}
+	}
+	return 0, &Refusal{Code: CodeCursorInvalid, Detail: "the cursor was not made for this caller and filter"}
+}
+
+func phases() []string {
+	var list []string
+	for _, p := range []projections.Phase{
+		projections.PhaseApprovalPending, projections.PhaseCreatePending, projections.PhaseCreateUnknown, projections.PhaseReconciliation,
+		projections.PhaseAccepted, projections.PhaseObserving, projections.PhaseInputRequired, projections.PhaseCancelRequested,
+		projections.PhaseCancelling, projections.PhaseResultCollecting, projections.PhaseResultTimedOut,
+		projections.PhaseCancellationUnconfirmed, projections.PhaseResultUnavailable, projections.PhaseResultValidationFailed,
+		projections.PhaseQuarantined, projections.PhaseSucceeded, projections.PhaseFailed, projections.PhaseCancelled, projections.PhaseAbandoned,
+	} {
+		list = append(list, string(p))
+	}
+	return list
+}
+
+// Result is a collected result's bytes.
+type Result struct {
+	Data      []byte
+	MediaType string
+	Digest    events.Digest
+	Version   uint64
+}
+
+// Result gives the bytes of a collected result. One that failed a check is
+// given only to a caller who says that it wants an unaccepted one.
+func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccepted bool) (Result, error) {
+	s, err := v.load(ctx, caller, id)
+	if err != nil {
+		return Result{}, err
+	}
+	refusal := &Refusal{Operation: s.Operation, State: s.Phase, Provider: problemView(s.Problem)}
+	switch {
+	case s.Phase == projections.PhaseResultUnavailable:
+		refusal.Code, refusal.Detail = CodeResultUnavailable, "the job succeeded, its result could not be collected: "+string(s.Reason)
+		return Result{}, refusal
+	case s.Phase == projections.PhaseResultValidationFailed && !unaccepted:
+		refusal.Code, refusal.Detail = CodeResultNotAccepted, "the result failed a check"
+		return Result{}, refusal
+	case s.Result.Payload.IsZero() && s.Phase.Terminal():
+		refusal.Code, refusal.Detail = CodeNoResult, "the operation ended as "+string(s.Phase)+" without a result"
+		return Result{}, refusal
+	case s.Result.Payload.IsZero():
+		refusal.Code, refusal.Detail = CodeResultNotReady, "the operation is "+string(s.Phase)
+		refusal.Provider = nil
+		if wait := pollAfter(s, v.cfg.Clock.Now()); wait > 0 {
+			refusal.RetryAfter = time.Duration(wait) * time.Second
+		}
+		return Result{}, refusal
+	}
+	data, err := v.cfg.Journal.Payload(ctx, s.Result.Payload)
+	switch {
+	case errors.Is(err, journal.ErrNoPayload):
+		refusal.Code, refusal.Detail = CodeResultUnavailable, "the result was collected and is no longer stored"
+		return Result{}, refusal
+	case err != nil:
+		return Result{}, fmt.Errorf("read result of %s: %w", id, err)
+	}
+	return Result{Data: data, MediaType: s.Result.MediaType, Digest: s.Result.Payload, Version: s.Facts}, nil
+}

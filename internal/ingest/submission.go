@@ -1,0 +1,498 @@
+package ingest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/canonical"
+	"github.com/counterfoil/counterfoil/internal/contract"
+)
+
+// DefaultAccount is meant where a caller names none.
+const DefaultAccount = "default"
+
+// Submission is a submit body, read and checked as far as it goes without a
+// contract.
+type Submission struct {
+	Provider, Account, Action string
+
+	Params    []byte // exactly the caller's bytes
+	Deadlines Wishes
+	NotBefore time.Time
+	Expect    string
+	MaxCost   string
+	Tags      []events.Tag // sorted by name
+	Approval  string
+	Replaces  string
+	RetryOf   string
+	Session   string
+
+	// meaning is the canonical form of everything in the body but provider,
+	// account, action and session: what the fingerprint is over.
+	meaning []byte
+}
+
+// Wish is a deadline as a caller wrote it: a length of time or a point in time.
+type Wish struct {
+	Length time.Duration
+	At     time.Time
+}
+
+// Wishes are a caller's deadlines; those not named are nil.
+type Wishes struct{ Approval, Create, Result, Cancel, Collect *Wish }
+
+// wire is the body's shape. Names are matched exactly; others are refused.
+type wire struct {
+	Provider  *string           `json:"provider"`
+	Account   *string           `json:"account"`
+	Action    *string           `json:"action"`
+	Params    jsontext.Value    `json:"params"`
+	Deadlines *wireDeadlines    `json:"deadlines"`
+	NotBefore *string           `json:"not_before"`
+	Expect    *string           `json:"expect"`
+	MaxCost   *string           `json:"max_cost"`
+	Tags      map[string]string `json:"tags"`
+	Approval  *string           `json:"approval"`
+	Replaces  *string           `json:"replaces"`
+	RetryOf   *string           `json:"retry_of"`
+	Session   *string           `json:"session"`
+}
+
+type wireDeadlines struct {
+	Approval *string `json:"approval"`
+	Create   *string `json:"create"`
+	Result   *string `json:"result"`
+	Cancel   *string `json:"cancel"`
+	Collect  *string `json:"collect"`
+}
+
+// DecodeSubmission reads a submit body. All problems of single fields are
+// reported together; the error is a [*Refusal].
+func DecodeSubmission(body []byte) (Submission, error) {
+	var w wire
+	if err := decodeStrict(body, &w); err != nil {
+		return Submission{}, err
+	}
+	var s Submission
+	var problems []FieldError
+	add := func(field string, code FieldCode, format string, args ...any) {
+		problems = append(problems, FieldError{Field: field, Code: code, Message: fmt.Sprintf(format, args...)})
+	}
+	name := func(field string, v *string, fallback string) string {
+		switch {
+		case v == nil && fallback != "":
+			return fallback
+		case v == nil || *v == "":
+			add(field, FieldRequired, "must be given")
+			return ""
+		case !contract.ValidName(*v):
+			add(field, FieldNotAllowed, "must be 1 to 64 of a-z, 0-9, _ and -")
+			return ""
+		}
+		return *v
+	}
+	text := func(field string, v *string, limit int) string {
+		if v == nil {
+			return ""
+		}
+		if problem := textProblem(*v, limit); problem != nil {
+			add(field, problem.Code, "%s", problem.Message)
+			return ""
+		}
+		return *v
+	}
+	id := func(field string, v *string) string {
+		if v == nil || *v == "" {
+			return ""
+		}
+		if checkID(field, *v) != nil {
+			add(field, FieldNotAllowed, "must be an operation id: 1 to 64 of a-z, 0-9 and _")
+			return ""
+		}
+		return *v
+	}
+	wish := func(field string, v *string) *Wish {
+		if v == nil {
+			return nil
+		}
+		out, err := parseWish(*v)
+		if err != nil {
+			add(field, err.Code, "%s", err.Message)
+			return nil
+		}
+		return out
+	}
+
+	s.Provider = name("/provider", w.Provider, "")
+	s.Account = name("/account", w.Account, DefaultAccount)
+	s.Action = text("/action", w.Action, MaxTagName)
+	s.Expect = text("/expect", w.Expect, MaxText)
+	s.Approval = text("/approval", w.Approval, MaxText)
+	s.Session = text("/session", w.Session, MaxText)
+	s.Replaces = id("/replaces", w.Replaces)
+	s.RetryOf = id("/retry_of", w.RetryOf)
+	if s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName); s.MaxCost != "" && !plainDecimal(s.MaxCost) {
+		add("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most 15 digits before and 6 after the point`)
+	}
+	if len(w.Params) == 0 {
+		add("/params", FieldRequired, "must be given; {} if there are none")
+	}
+	s.Params = bytes.Clone(w.Params)
+	if d := w.Deadlines; d != nil {
+		s.Deadlines = Wishes{
+			Approval: wish("/deadlines/approval", d.Approval), Create: wish("/deadlines/create", d.Create),
+			Result: wish("/deadlines/result", d.Result), Cancel: wish("/deadlines/cancel", d.Cancel),
+			Collect: wish("/deadlines/collect", d.Collect),
+		}
+	}
+	if w.NotBefore != nil {
+		at, problem := parseTime(*w.NotBefore)
+		if problem != nil {
+			add("/not_before", problem.Code, "%s", problem.Message)
+		}
+		s.NotBefore = at
+	}
+	var tagProblems []FieldError
+	s.Tags, tagProblems = readTags(w.Tags)
+	problems = append(problems, tagProblems...)
+
+	if len(problems) > 0 {
+		return Submission{}, refuseFields(problems)
+	}
+	var err error
+	if s.meaning, err = meaning(body); err != nil {
+		return Submission{}, err
+	}
+	return s, nil
+}
+
+// refuseFields makes one refusal of problems with single fields.
+func refuseFields(problems []FieldError) *Refusal {
+	detail := problems[0].Field + " " + problems[0].Message
+	if n := len(problems) - 1; n > 0 {
+		detail += fmt.Sprintf(", and %d more", n)
+	}
+	return &Refusal{Code: CodeInvalid, Detail: detail, Errors: problems}
+}
+
+// decodeStrict reads a body that two readers cannot take for two things into a
+// shape that has a place for each of its members.
+func decodeStrict(body []byte, into any) error {
+	if err := canonical.Check(body, MaxBody); err != nil {
+		return gateRefusal(err)
+	}
+	if jsontext.Value(body).Kind() != '{' {
+		return invalid("", FieldWrongType, "the body must be a JSON object")
+	}
+	if err := json.Unmarshal(body, into, json.RejectUnknownMembers(true)); err != nil {
+		var s *json.SemanticError
+		if !errors.As(err, &s) {
+			return &Refusal{Code: CodeMalformedJSON, Detail: "the body is not JSON"}
+		}
+		field := string(s.JSONPointer)
+		if errors.Is(err, json.ErrUnknownName) {
+			r := invalid(clip(field), FieldUnknown, "is not a field of this request")
+			r.Errors[0].Allowed = membersOf(into, s.JSONPointer.Parent())
+			return r
+		}
+		return invalid(clip(field), FieldWrongType, "must be of JSON type %s", jsonType(s.GoType))
+	}
+	return nil
+}
+
+// gateRefusal turns what the gate says into our codes.
+func gateRefusal(err error) error {
+	var e *canonical.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	r := &Refusal{Detail: e.Detail}
+	field := FieldError{Field: clip(e.Field), Code: FieldMalformed, Message: e.Detail}
+	switch e.Code {
+	case canonical.Malformed:
+		r.Code = CodeMalformedJSON
+		r.Detail = fmt.Sprintf("%s (at byte %d)", e.Detail, e.Offset)
+	case canonical.DuplicateKey:
+		r.Code, field.Code = CodeDuplicateKey, FieldDuplicate
+	case canonical.OutOfRange:
+		r.Code, field.Code = CodeNumberOutOfRange, FieldNumber
+	case canonical.TooDeep:
+		r.Code, field.Code = CodeTooDeep, FieldOutOfBounds
+	case canonical.TooLarge:
+		r.Code, field.Code = CodeBodyTooLarge, FieldOutOfBounds
+	}
+	if e.Bound != "" {
+		field.Message += " (bound: " + e.Bound + ")"
+		r.Detail += " (bound: " + e.Bound + ")"
+	}
+	if field.Field != "" {
+		r.Errors = []FieldError{field}
+	}
+	return r
+}
+
+// clip bounds a caller's name that comes back in an answer.
+func clip(s string) string {
+	if len(s) > MaxKey {
+		return strings.ToValidUTF8(s[:MaxKey], "") + "…"
+	}
+	return s
+}
+
+// membersOf lists the names that the object at the pointer may have. It knows
+// the body itself and one level below.
+func membersOf(into any, at jsontext.Pointer) []string {
+	t := reflect.TypeOf(into).Elem()
+	for name := range at.Tokens() {
+		f, ok := fieldNamed(t, name)
+		if !ok || f.Type.Kind() != reflect.Pointer || f.Type.Elem().Kind() != reflect.Struct {
+			return nil
+		}
+		t = f.Type.Elem()
+	}
+	var names []string
+	for i := range t.NumField() {
+		names = append(names, t.Field(i).Tag.Get("json"))
+	}
+	return names
+}
+
+func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Tag.Get("json") == name {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+func jsonType(t reflect.Type) string {
+	if t == nil {
+		return "another"
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Struct, reflect.Map:
+		return "object"
+	case reflect.Slice:
+		return "array"
+	}
+	return "number"
+}
+
+// meaning is the canonical text of the body without the members that are
+// fingerprinted apart and without the session, which is a label: an agent that
+// starts again in a new session must find its operation.
+func meaning(body []byte) ([]byte, error) {
+	dec := jsontext.NewDecoder(bytes.NewReader(body))
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, gateRefusal(&canonical.Error{Code: canonical.Malformed, Detail: "not valid JSON"})
+	}
+	out := []byte{'{'}
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return nil, fmt.Errorf("read the body again: %w", err)
+		}
+		key := name.String()
+		v, err := dec.ReadValue()
+		if err != nil {
+			return nil, fmt.Errorf("read the body again: %w", err)
+		}
+		switch key {
+		case "provider", "account", "action", "session":
+			continue
+		}
+		if v.Kind() == 'n' && key != "params" {
+			continue // null is what leaving the member out is
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out, err = jsontext.AppendQuote(out, key)
+		if err != nil {
+			return nil, fmt.Errorf("read the body again: %w", err)
+		}
+		out = append(append(out, ':'), v...)
+	}
+	if _, err := dec.ReadToken(); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the body again: %w", err)
+	}
+	form, err := canonical.Form(append(out, '}'), MaxBody+1)
+	if err != nil {
+		return nil, gateRefusal(err)
+	}
+	return form, nil
+}
+
+// Fingerprint is what the submission asks for. Two bodies that differ in
+// spelling only, or in the session, have the same.
+func (s *Submission) Fingerprint() (events.Digest, error) {
+	d, err := canonical.Fingerprint(s.Provider, s.Account, s.Action, s.meaning, MaxBody+1)
+	if err != nil {
+		return events.Digest{}, gateRefusal(err)
+	}
+	return d, nil
+}
+
+// Lengths turns the wishes into lengths of time from now. A zero length means
+// that none was named.
+func (w Wishes) Lengths(now time.Time) (events.Deadlines, error) {
+	var d events.Deadlines
+	var problems []FieldError
+	for _, f := range []struct {
+		field string
+		wish  *Wish
+		into  *time.Duration
+	}{
+		{"/deadlines/approval", w.Approval, &d.Approval},
+		{"/deadlines/create", w.Create, &d.Create},
+		{"/deadlines/result", w.Result, &d.Result},
+		{"/deadlines/cancel", w.Cancel, &d.Cancel},
+		{"/deadlines/collect", w.Collect, &d.Collect},
+	} {
+		if f.wish == nil {
+			continue
+		}
+		length := f.wish.Length
+		if !f.wish.At.IsZero() {
+			// Sub saturates, so a far time stays far and meets the maximum.
+			length = f.wish.At.Sub(now)
+		}
+		if length <= 0 {
+			problems = append(problems, FieldError{Field: f.field, Code: FieldInThePast, Message: fmt.Sprintf(
+				"must be later than now, %s", now.UTC().Format(time.RFC3339))})
+			continue
+		}
+		*f.into = length
+	}
+	if len(problems) > 0 {
+		return events.Deadlines{}, refuseFields(problems)
+	}
+	return d, nil
+}
+
+// parseWish reads "90s", "2h30m", "7d" or an RFC 3339 time with a zone.
+func parseWish(s string) (*Wish, *FieldError) {
+	if len(s) >= len("2006-01-02") && s[4] == '-' && s[0] != '-' {
+		at, problem := parseTime(s)
+		if problem != nil {
+			return nil, problem
+		}
+		return &Wish{At: at}, nil
+	}
+	length, ok := parseLength(s)
+	switch {
+	case !ok:
+		return nil, &FieldError{Code: FieldMalformed, Message: `must be a length of time such as "90s", "2h30m" or "7d", or a time such as "2026-12-01T09:00:00Z"`}
+	case length <= 0:
+		return nil, &FieldError{Code: FieldInThePast, Message: "must be more than 0"}
+	}
+	return &Wish{Length: length}, nil
+}
+
+// parseLength reads a duration; whole days may stand alone. One beyond what a
+// duration can hold is read as the longest, so that the answer names the bound.
+func parseLength(s string) (time.Duration, bool) {
+	if len(s) > 40 {
+		return 0, false
+	}
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseInt(days, 10, 64)
+		switch {
+		case errors.Is(err, strconv.ErrRange), n > math.MaxInt64/int64(24*time.Hour):
+			return math.MaxInt64, true
+		case err != nil:
+			return 0, false
+		}
+		return time.Duration(max(n, -1)) * 24 * time.Hour, true
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil && onlyDuration(s) {
+		return math.MaxInt64, true
+	}
+	return d, err == nil
+}
+
+// onlyDuration says whether a text that is no duration fails by its size only.
+func onlyDuration(s string) bool {
+	unit := strings.TrimLeft(s, "0123456789")
+	return len(unit) < len(s) && slices.Contains([]string{"ns", "us", "ms", "s", "m", "h"}, unit)
+}
+
+func parseTime(s string) (time.Time, *FieldError) {
+	at, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}, &FieldError{Code: FieldMalformed, Message: `must be an RFC 3339 time with a zone, such as "2026-12-01T09:00:00Z"`}
+	}
+	// The ledger's times are nanoseconds in 64 bits.
+	if y := at.Year(); y < 1970 || y > 2200 {
+		return time.Time{}, &FieldError{Code: FieldOutOfBounds, Message: "must be between the years 1970 and 2200"}
+	}
+	return at.UTC(), nil
+}
+
+// textProblem refuses what is too long or could not be shown on a line.
+func textProblem(s string, limit int) *FieldError {
+	switch {
+	case len(s) > limit:
+		return &FieldError{Code: FieldOutOfBounds, Message: fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), limit)}
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+		return &FieldError{Code: FieldNotAllowed, Message: "must not have control characters"}
+	}
+	return nil
+}
+
+func readTags(tags map[string]string) ([]events.Tag, []FieldError) {
+	var list []events.Tag
+	var problems []FieldError
+	if len(tags) > MaxTags {
+		return nil, []FieldError{{Field: "/tags", Code: FieldOutOfBounds, Message: fmt.Sprintf("has %d names; at most %d are allowed", len(tags), MaxTags)}}
+	}
+	for name, value := range tags {
+		field := "/tags/" + clip(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
+		if name == "" || len(name) > MaxTagName || strings.ContainsFunc(name, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.')
+		}) {
+			problems = append(problems, FieldError{Field: field, Code: FieldNotAllowed, Message: fmt.Sprintf("the name must be 1 to %d of a-z, 0-9, _, - and .", MaxTagName)})
+			continue
+		}
+		if problem := textProblem(value, MaxTagValue); problem != nil {
+			problem.Field = field
+			problems = append(problems, *problem)
+			continue
+		}
+		list = append(list, events.Tag{Name: name, Value: value})
+	}
+	slices.SortFunc(list, func(a, b events.Tag) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(problems, func(a, b FieldError) int { return strings.Compare(a.Field, b.Field) })
+	return list, problems
+}
+
+func plainDecimal(s string) bool {
+	whole, fraction, point := strings.Cut(s, ".")
+	digits := func(s string, limit int) bool {
+		return s != "" && len(s) <= limit && strings.Trim(s, "0123456789") == ""
+	}
+	return digits(whole, 15) && (!point || digits(fraction, 6))
+}

@@ -1,0 +1,213 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// leastRoom is what the create deadline must leave for the request itself
+	// after the allowed clock difference.
+	leastRoom = time.Second
+
+	// callbackShape stands for the address of our webhooks while a create is
+	// tried out at submit.
+	callbackShape = "https://callback.invalid/hooks"
+)
+
+// SubmitRequest asks for an operation.
+type SubmitRequest struct {
+	Caller      Caller
+	Key         string // as ParseKey gave it
+	Body        []byte
+	TraceParent string // W3C; "" if there is none
+}
+
+// Submit records what the caller asks for, or finds that it is recorded.
+// replayed says that the key named the operation before.
+//
+// Nothing is stored unless all of it can be: an error leaves the key unused,
+// and where the store did not answer the same request may be sent again.
+func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, replayed bool, err error) {
+	s, err := DecodeSubmission(r.Body)
+	if err != nil {
+		return View{}, false, err
+	}
+	fingerprint, err := s.Fingerprint()
+	if err != nil {
+		return View{}, false, err
+	}
+	id := OperationID(v.cfg.Installation, r.Caller.Principal, r.Key)
+	// What is recorded stands, whatever contracts and clocks say by now. So the
+	// key is looked up before the request is held against either.
+	found, err := v.cfg.Journal.Current(ctx, id)
+	switch {
+	case err == nil:
+		return v.adopt(found, fingerprint)
+	case !errors.Is(err, journal.ErrNoOperation):
+		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
+	}
+	intent, err := v.intent(ctx, r, &s, id, fingerprint)
+	if err != nil {
+		return View{}, false, err
+	}
+	// The payload comes before the fact that names it. A crash in between leaves
+	// bytes that nothing refers to; the retry stores them again under the same
+	// digest.
+	if intent.Payload, err = v.cfg.Journal.PutPayload(ctx, s.Params); err != nil {
+		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
+	}
+	// A crash before this append leaves no operation, and the caller's retry
+	// makes it. A crash after it leaves the operation, which the retry finds
+	// above; the projector derives its first wake-up.
+	state, outcome, err := v.cfg.Journal.Create(ctx, events.Event{
+		ID: v.cfg.NewID(), Source: v.cfg.Source, Operation: id, Time: v.cfg.Clock.Now(),
+		Actor: r.Caller.Principal, TraceParent: r.TraceParent, Fact: intent,
+	})
+	switch {
+	case err != nil && outcome != journal.Stored:
+		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
+	case err != nil:
+		// Stored, and only the newest state could not be read.
+		return View{}, false, fmt.Errorf("submit %s: recorded: %w", id, err)
+	case outcome == journal.Superseded:
+		return v.adopt(state, fingerprint)
+	}
+	return v.view(state), false, nil
+}
+
+// adopt answers a request whose key already names an operation.
+func (v *Service) adopt(s projections.State, fingerprint events.Digest) (View, bool, error) {
+	if s.Intent.Fingerprint != fingerprint {
+		return View{}, false, &Refusal{
+			Code: CodeKeyReused, Operation: s.Operation, State: s.Phase,
+			Detail: "this Idempotency-Key named another request of yours; that operation is unchanged",
+		}
+	}
+	return v.view(s), true, nil
+}
+
+func (v *Service) view(s projections.State) View { return ViewOf(s, v.cfg.Clock.Now()) }
+
+// intent holds the request against the contract and resolves all that the fold
+// will need.
+func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (*events.IntentRecorded, error) {
+	c, ok := v.cfg.Directory.Current(s.Provider)
+	if !ok {
+		known := v.cfg.Directory.Providers()
+		return nil, &Refusal{
+			Code: CodeUnknownProvider, Detail: fmt.Sprintf("there is no provider %q here", s.Provider), Allowed: known,
+			Errors: []FieldError{{Field: "/provider", Code: FieldNotAllowed, Message: "is not a provider of this installation", Allowed: known}},
+		}
+	}
+	if !v.cfg.Directory.HasAccount(s.Provider, s.Account) {
+		return nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider %s", s.Provider)
+	}
+	now := v.cfg.Clock.Now()
+	deadlines, policy, err := v.limits(c, s, now)
+	if err != nil {
+		return nil, err
+	}
+	token, reference := c.Identifiers(v.cfg.Key, id, fingerprint)
+	if err := checkParams(c, s, token, reference); err != nil {
+		return nil, err
+	}
+	for _, link := range []struct{ field, id string }{{"/replaces", s.Replaces}, {"/retry_of", s.RetryOf}} {
+		if link.id == "" {
+			continue
+		}
+		_, err := v.load(ctx, r.Caller, link.id)
+		var refusal *Refusal
+		switch {
+		case errors.As(err, &refusal):
+			return nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours")
+		case err != nil:
+			return nil, err
+		}
+	}
+	return &events.IntentRecorded{
+		Principal: r.Caller.Principal, KeyID: r.Caller.KeyID, Session: s.Session, Approval: s.Approval,
+		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
+		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
+		Replaces: s.Replaces, RetryOf: s.RetryOf, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
+		Deadlines: deadlines, Policy: policy, Promises: c.Promises(v.cfg.Directory.Reachable(s.Provider)), Rules: projections.Rules,
+	}, nil
+}
+
+// limits resolves deadlines and pacing.
+func (v *Service) limits(c *contract.Contract, s *Submission, now time.Time) (events.Deadlines, events.Policy, error) {
+	wanted, err := s.Deadlines.Lengths(now)
+	if err != nil {
+		return events.Deadlines{}, events.Policy{}, err
+	}
+	deadlines, err := c.Deadlines(wanted)
+	var bound *contract.BoundError
+	if errors.As(err, &bound) {
+		return events.Deadlines{}, events.Policy{}, invalid("/"+pointerOf(bound.Field), FieldOutOfBounds, "must be between %s and %s", bound.Low, bound.High)
+	}
+	if err != nil {
+		return events.Deadlines{}, events.Policy{}, err
+	}
+	policy, err := c.Policy(events.Policy{ClockDifference: v.cfg.ClockDifference})
+	if err != nil {
+		return events.Deadlines{}, events.Policy{}, err
+	}
+	// A permit's not_after is at most the create deadline less the allowed clock
+	// difference; a shorter deadline would never let a request out.
+	if least := policy.ClockDifference + leastRoom; deadlines.Create < least {
+		return events.Deadlines{}, events.Policy{}, invalid("/deadlines/create", FieldOutOfBounds,
+			"must be at least %s: clocks here may differ by %s", span(least), span(policy.ClockDifference))
+	}
+	if last := now.Add(deadlines.Create - policy.ClockDifference); s.NotBefore.After(last) {
+		return events.Deadlines{}, events.Policy{}, invalid("/not_before", FieldOutOfBounds,
+			"must be before the create deadline, %s", last.UTC().Format(time.RFC3339))
+	}
+	return deadlines, policy, nil
+}
+
+// pointerOf turns "deadlines.create" into "deadlines/create".
+func pointerOf(dotted string) string {
+	b := []byte(dotted)
+	for i := range b {
+		if b[i] == '.' {
+			b[i] = '/'
+		}
+	}
+	return string(b)
+}
+
+// checkParams finds what the contract says is wrong with the parameters, and
+// what would keep the create from being built later, when nobody is there to
+// correct it.
+func checkParams(c *contract.Contract, s *Submission, token, reference string) error {
+	var problems []FieldError
+	for _, p := range c.CheckParams(s.Params) {
+		problems = append(problems, FieldError{Field: clip("/params" + p.Field), Code: paramCode(p.Code), Message: p.Message, Allowed: p.Allowed})
+	}
+	if len(problems) > 0 {
+		return refuseFields(problems)
+	}
+	if _, err := c.Create(contract.Inputs{Params: s.Params, Token: token, ClientReference: reference, CallbackURL: callbackShape}); err != nil {
+		return invalid("/params", FieldNotAllowed, "do not make a request to the provider: %s", clean(err.Error()))
+	}
+	return nil
+}
+
+func paramCode(code string) FieldCode {
+	switch code {
+	case "required":
+		return FieldRequired
+	case "type":
+		return FieldWrongType
+	case "unknown":
+		return FieldUnknown
+	}
+	return FieldNotAllowed // not_allowed, set_by_contract
+}

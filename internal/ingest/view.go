@@ -1,0 +1,301 @@
+package ingest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/canonical"
+	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	excerptLimit = 300 // bytes of provider text in an answer
+
+	// Bounds of what a caller is told to wait before it reads again.
+	shortestPoll = time.Second
+	longestPoll  = time.Minute
+)
+
+// View is one operation as its principal may see it.
+type View struct {
+	ID       string `json:"id"`
+	Provider string `json:"provider"`
+	Account  string `json:"account"`
+	Session  string `json:"session,omitempty"`
+	Replaces string `json:"replaces,omitempty"`
+	RetryOf  string `json:"retry_of,omitempty"`
+	Tags     []Tag  `json:"tags,omitempty"`
+
+	State    projections.Phase `json:"state"`
+	Terminal bool              `json:"terminal"` // nothing moves it any more
+	// Done says that nothing more happens by itself: it is terminal, or
+	// stopped and waiting for a decision.
+	Done       bool                   `json:"done"`
+	Quarantine projections.Quarantine `json:"quarantine,omitempty"`
+	Outcome    projections.Outcome    `json:"outcome,omitempty"` // how the remote job ended
+	Reason     projections.Reason     `json:"reason,omitempty"`
+	WaitingFor string                 `json:"waiting_for,omitempty"`
+	NextLook   *time.Time             `json:"next_look,omitempty"`
+	Because    string                 `json:"because,omitempty"`
+	Paused     bool                   `json:"paused,omitempty"`
+	Started    time.Time              `json:"started"`
+	Since      time.Time              `json:"since"` // when the state was entered
+
+	Guarantee GuaranteeView `json:"guarantee"`
+	Attempts  AttemptsView  `json:"attempts"`
+	Job       *JobView      `json:"job,omitempty"`
+	Cancel    *CancelView   `json:"cancel,omitempty"`
+	Deadlines DeadlinesView `json:"deadlines"`
+	Problem   *ProblemView  `json:"problem,omitempty"`
+	Result    *ResultView   `json:"result,omitempty"`
+
+	Candidates []string `json:"candidates,omitempty"` // jobs that may be ours
+	Strays     []string `json:"strays,omitempty"`     // jobs of ours that no operation follows
+
+	Allowed []Allowed `json:"allowed"`
+
+	Version  uint64 `json:"version"`  // counts facts; goes into ETag, If-Match and ?after=
+	Sequence uint64 `json:"sequence"` // of the newest fact in the ledger
+	// NextPollAfter is in seconds; 0 means that polling shows nothing new.
+	NextPollAfter int `json:"next_poll_after"`
+}
+
+// Tag is a caller's label.
+type Tag struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// GuaranteeView says what holds after a create whose answer was lost.
+type GuaranteeView struct {
+	Name  events.Guarantee `json:"name"`
+	Words string           `json:"words"`
+}
+
+// AttemptsView counts create requests.
+type AttemptsView struct {
+	Permitted  uint64 `json:"permitted"`
+	NotSent    uint64 `json:"not_sent"`
+	Unresolved int    `json:"unresolved"` // may have made a job we do not know
+}
+
+// JobView is the remote job.
+type JobView struct {
+	ID          string       `json:"id"`
+	RemoteState string       `json:"remote_state,omitempty"` // the provider's word, cleaned
+	Class       events.Class `json:"class,omitempty"`
+	Progress    string       `json:"progress,omitempty"`
+	Adopted     bool         `json:"adopted,omitempty"` // not created by us
+	UpdatedAt   *time.Time   `json:"updated_at,omitempty"`
+}
+
+// CancelView is the wish to cancel and what became of it.
+type CancelView struct {
+	Wished   bool       `json:"wished"`
+	At       *time.Time `json:"at,omitempty"`
+	Possible bool       `json:"possible"`
+	TooLate  bool       `json:"too_late"`
+}
+
+// DeadlinesView holds the absolute deadlines that run.
+type DeadlinesView struct {
+	Approval *time.Time `json:"approval,omitempty"`
+	Create   *time.Time `json:"create,omitempty"`
+	Result   *time.Time `json:"result,omitempty"`
+	Cancel   *time.Time `json:"cancel,omitempty"`
+	Collect  *time.Time `json:"collect,omitempty"`
+}
+
+// ProblemView is what the provider said went wrong, or the last trouble in
+// asking it.
+type ProblemView struct {
+	Code    string            `json:"code,omitempty"`
+	Message string            `json:"message,omitempty"`
+	Class   events.ErrorClass `json:"class,omitempty"`
+}
+
+// ResultView describes a collected result.
+type ResultView struct {
+	Size      uint64      `json:"size"`
+	MediaType string      `json:"media_type"`
+	SHA256    string      `json:"sha256"`
+	Checks    []CheckView `json:"checks,omitempty"`
+}
+
+// CheckView is one validation of a result.
+type CheckView struct {
+	Name   string `json:"name"`
+	Passed bool   `json:"passed"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Allowed is something the caller may do now.
+type Allowed struct {
+	Action    string                `json:"action"` // cancel, decide
+	Method    string                `json:"method"`
+	Href      string                `json:"href"`
+	Decisions []events.DecisionKind `json:"decisions,omitempty"`
+}
+
+// ViewOf shows a state.
+func ViewOf(s projections.State, now time.Time) View {
+	v := View{
+		ID: s.Operation, Provider: s.Intent.Provider, Account: s.Intent.Account,
+		Session: s.Intent.Session, Replaces: s.Intent.Replaces, RetryOf: s.Intent.RetryOf,
+		State: s.Phase, Terminal: s.Phase.Terminal(), Quarantine: s.Quarantine, Outcome: s.Outcome,
+		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Because, Paused: s.Paused,
+		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),
+		Guarantee: GuaranteeView{s.Intent.Promises.Guarantee, Words(s.Intent.Promises)},
+		Attempts:  AttemptsView{s.Creates.Made, s.Creates.NotSent, s.Creates.Unresolved()},
+		Deadlines: DeadlinesView{
+			moment(s.Dates.Approval), moment(s.Dates.Create), moment(s.Dates.Result), moment(s.Dates.Cancel), moment(s.Dates.Collect),
+		},
+		Version: s.Facts, Sequence: s.Sequence,
+	}
+	v.Done = v.Terminal || s.Phase.Stopped() && s.NextLook.IsZero()
+	for _, t := range s.Intent.Tags {
+		v.Tags = append(v.Tags, Tag{t.Name, t.Value})
+	}
+	if v.Terminal {
+		v.Deadlines = DeadlinesView{} // none runs any more
+	}
+	if s.Job.ID != "" {
+		v.Job = &JobView{
+			ID: verbatim(s.Job.ID), RemoteState: clean(s.Job.Remote), Class: s.Job.Class, Progress: clean(s.Job.Progress),
+			Adopted: s.Job.Adopted, UpdatedAt: moment(s.Job.ProviderTime),
+		}
+	}
+	if s.Cancel.Wished {
+		v.Cancel = &CancelView{
+			Wished: true, At: moment(s.Cancel.At), TooLate: s.Cancel.TooLate,
+			Possible: !s.Cancel.Impossible && !s.Cancel.TooLate,
+		}
+	}
+	v.Problem = problemView(s.Problem)
+	if !s.Result.Payload.IsZero() {
+		v.Result = &ResultView{Size: s.Result.Size, MediaType: clean(s.Result.MediaType), SHA256: s.Result.Payload.String()}
+		for _, c := range s.Result.Checks {
+			v.Result.Checks = append(v.Result.Checks, CheckView{c.Name, c.Passed, clean(c.Detail)})
+		}
+	}
+	for _, id := range s.Candidates {
+		v.Candidates = append(v.Candidates, verbatim(id))
+	}
+	for _, id := range s.Strays {
+		v.Strays = append(v.Strays, verbatim(id))
+	}
+	v.Allowed = allowed(s)
+	v.NextPollAfter = pollAfter(s, now)
+	return v
+}
+
+// allowed lists what the caller may do now. It asks the same functions that
+// refuse.
+func allowed(s projections.State) []Allowed {
+	list := []Allowed{}
+	if s.Rulebook() > projections.Rules {
+		return list
+	}
+	base := "/v1/operations/" + s.Operation
+	if cancelRefusal(s) == nil && !wished(s) {
+		list = append(list, Allowed{Action: "cancel", Method: "POST", Href: base + "/cancel"})
+	}
+	var kinds []events.DecisionKind
+	for _, kind := range decisionKinds() {
+		if ok, _ := projections.Allowed(s, kind); ok {
+			kinds = append(kinds, kind)
+		}
+	}
+	if len(kinds) > 0 {
+		list = append(list, Allowed{Action: "decide", Method: "POST", Href: base + "/decisions", Decisions: kinds})
+	}
+	return list
+}
+
+func decisionKinds() []events.DecisionKind {
+	return []events.DecisionKind{
+		events.DecideAbandon, events.DecideExtend, events.DecideAdopt, events.DecideRetryCreate, events.DecideResume,
+		events.DecideRetryCollection, events.DecideAcceptResult, events.DecideMarkCancelled,
+	}
+}
+
+// pollAfter is when reading again may show something new, in whole seconds.
+func pollAfter(s projections.State, now time.Time) int {
+	if s.NextLook.IsZero() {
+		return 0
+	}
+	wait := min(max(s.NextLook.Sub(now)+shortestPoll, shortestPoll), longestPoll)
+	return int((wait + time.Second - 1) / time.Second)
+}
+
+// Words says in plain words what may be relied on after a create whose answer
+// was lost.
+func Words(p events.Promises) string {
+	switch p.Guarantee {
+	case events.Deduplicated:
+		window := "for ever"
+		if p.TokenWindow > 0 {
+			window = "for " + span(p.TokenWindow)
+		}
+		return fmt.Sprintf("If the answer to the create is lost, the same request is sent again with the same token; "+
+			"the provider gives or names the first job %s. This assumes that no process or network holds a request longer than %s.",
+			window, span(p.Settle))
+	case events.Recoverable:
+		return fmt.Sprintf("If the answer to the create is lost, a look-up by our reference tells whether the job exists, "+
+			"and nothing is sent again before. This assumes that no process or network holds a request longer than %s.", span(p.Settle))
+	case events.AskAfterLoss:
+		return "If the answer to the create is lost, nothing is sent again: the operation stops and asks, unless evidence of the job turns up."
+	}
+	return "Unknown to this version of the program."
+}
+
+// span writes a length of time without trailing zero units.
+func span(d time.Duration) string {
+	if d >= 24*time.Hour && d%(24*time.Hour) == 0 {
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func problemView(p projections.Problem) *ProblemView {
+	if p == (projections.Problem{}) {
+		return nil
+	}
+	return &ProblemView{Code: clean(p.Code), Message: clean(p.Message), Class: p.Class}
+}
+
+// clean makes a provider's text fit for an answer: no secret parts of links, no
+// markup, no control characters, bounded.
+func clean(s string) string {
+	if s == "" {
+		return ""
+	}
+	return httprule.Excerpt(canonical.RedactLinks([]byte(s)), excerptLimit)
+}
+
+// verbatim keeps a job id as it is, since decisions name it, unless it could not
+// be shown on a line.
+func verbatim(s string) string {
+	if textProblem(s, MaxText) != nil {
+		return clean(s)
+	}
+	return s
+}
+
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
