@@ -318,6 +318,32 @@ func TestResultThroughStatus(t *testing.T) {
 	}
 }
 
+func TestWebhook(t *testing.T) {
+	c := builtin(t, "example")
+	if w := c.Webhook; w.Scheme != "hmac-sha256-hex" || w.Header != "X-Signature" || w.Prefix != "sha256=" || w.InURL {
+		t.Errorf("webhook %+v", w)
+	}
+	for body, want := range map[string]WebhookReading{
+		`{"event_id":"e1","type":"job.succeeded","job_id":9007199254740993,"state":"succeeded","client_reference":"r"}`: {
+			EventID: "e1", Type: "job.succeeded", JobID: "9007199254740993", Remote: "succeeded", Reference: "r",
+		},
+		`{}`:                {},
+		`{"job_id":"a\nb"}`: {Detail: "webhook.job_id: body.?job_id: the text has a control character or more than 1024 bytes"},
+	} {
+		if got, err := c.ReadWebhook([]byte(body), nil); err != nil || got != want {
+			t.Errorf("%s: %+v %v", body, got, err)
+		}
+	}
+	for _, body := range []string{"", "x=1", "{", "<html>"} {
+		if _, err := c.ReadWebhook([]byte(body), nil); err == nil {
+			t.Errorf("%q was read", body)
+		}
+	}
+	if _, err := parse(t, edited(t, "example-ask", "webhook:\n  scheme: hmac-sha256-hex\n  header: X-Signature\n  prefix: \"sha256=\"\n  event_id: body.?event_id\n  type: body.?type\n  job_id: body.?job_id\n  state: body.?state\n", "")).ReadWebhook(nil, nil); !errors.Is(err, ErrNoCall) {
+		t.Errorf("a webhook that is not there: %v", err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	entries, err := contracts.FS.ReadDir(".")
 	if err != nil {

@@ -315,7 +315,6 @@ func TestExampleTranscript(t *testing.T) {
 		status int
 		header string // "name: value", separated by "; "
 		body   string
-		in     Inputs
 		cut    bool
 	}
 	params := []byte(`{"kind":"render","n":9007199254740991,"a":1.0,"b":1e2,"c":0.1}`)
