@@ -70,14 +70,12 @@ func Steps(s State) []Step {
 		w.deadline(events.DeadlineApproval, s.Dates.Approval)
 	case PhaseCreatePending:
 		w.establish()
+		w.hint() // before a create: somebody says that our job exists
 		w.create("nothing was sent yet")
-		w.hint()
 	case PhaseCreateUnknown, PhaseReconciliation:
 		w.establish()
 		w.hint()
-		if s.RiskAccepted || (s.Intent.Promises.Guarantee == events.Deduplicated && s.tokenHolds(s.retryCreateAt())) {
-			w.create("the outcome of the create is unknown and the same token is safe to repeat")
-		}
+		w.create("the outcome of the create is unknown and the same token is safe to repeat")
 		w.lookup("the outcome of the create is unknown")
 	case PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseCancelling:
 		if s.Phase == PhaseCancelling {
@@ -126,7 +124,7 @@ type walk struct {
 
 // add appends a step, not before a deferral's end.
 func (w *walk) add(step Step) {
-	if step.Kind != StepDeadline && w.s.Phase.Live() {
+	if step.Kind != StepDeadline {
 		step.At = latest(step.At, w.s.Pace.DeferUntil)
 	}
 	w.steps = append(w.steps, step)
@@ -156,6 +154,11 @@ func (w *walk) resultDeadline() {
 		w.deadline(events.DeadlineResult, at)
 		return
 	}
+	// A read that left before the deadline by its author's clock, or could not
+	// leave, does not count; the next one must not follow at once.
+	if s.Pace.Reads > 0 || s.Pace.Failures > 0 {
+		at = latest(at, latest(s.Pace.LastRead.Add(s.backoff(max(s.Pace.Failures, 1))), s.Pace.RetryAt))
+	}
 	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})
 }
 
@@ -168,8 +171,11 @@ func (w *walk) create(because string) {
 	if uint64(len(s.Creates.List)) >= max(s.Intent.Policy.MaxAttempts, 1) && !s.RiskAccepted && !s.Granted {
 		return
 	}
-	if s.Creates.Unresolved() > 0 && !s.RiskAccepted && s.Intent.Promises.Guarantee != events.Deduplicated {
+	if s.Creates.Unresolved() > 0 && !s.RiskAccepted && !s.tokenHolds(s.retryCreateAt()) {
 		return
+	}
+	if s.Hint.Exact && !s.RiskAccepted && s.Intent.Promises.Guarantee != events.Deduplicated {
+		return // a second create could make a second job
 	}
 	w.add(Step{Kind: StepCreate, At: s.retryCreateAt(), Because: because})
 }
@@ -207,7 +213,7 @@ func (w *walk) hint() {
 	}
 	w.add(Step{
 		Kind: StepRead, JobID: s.Hint.JobID, Prompt: "due",
-		At: latest(s.Pace.LastRead.Add(s.backoff(s.Pace.Failures)), s.Pace.RetryAt), Because: "a webhook named the job",
+		At: latest(latest(s.Pace.LastRead, s.Since).Add(s.backoff(max(s.Pace.Failures, 1))), s.Pace.RetryAt), Because: "a webhook named the job",
 	})
 }
 
@@ -345,17 +351,20 @@ func (s *State) backoff(n uint64) time.Duration {
 		return 0
 	}
 	base, most := s.Intent.Policy.BackoffBase, s.Intent.Policy.BackoffMax
-	wait := base
-	for i := uint64(1); i < n && wait < most; i++ {
+	wait := min(base, most)
+	for i := uint64(1); i < n && wait > 0 && wait < most; i++ {
+		if wait > most/2 { // doubling could overflow
+			wait = most
+			break
+		}
 		wait *= 2
 	}
-	wait = min(wait, most)
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s.Operation)) // a hash never fails
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], n)
 	_, _ = h.Write(b[:])
-	return wait - time.Duration(h.Sum64()%1024)*(wait/10)/1024
+	return wait - wait/10/1024*time.Duration(h.Sum64()%1024)
 }
 
 // Due gives the steps whose time has come, in order of preference.
