@@ -213,7 +213,7 @@ func (f *folding) closeAttempt() {
 			f.rest(&f.s.Creates, t)
 			return
 		}
-		f.settle(&f.s.Creates, t, createStatus(fact.Outcome), fact.Outcome == events.CreatePresumed)
+		f.settle(&f.s.Creates, t, createStatus(fact), fact.Outcome == events.CreatePresumed)
 	case *events.CancelAnswered:
 		t := f.s.Cancels.find(fact.Attempt)
 		if t == nil {
@@ -269,8 +269,11 @@ func throttled(a *events.CreateAnswered) bool {
 	return a.Outcome == events.CreateRejected && a.Class == events.ErrorThrottled
 }
 
-func createStatus(o events.CreateOutcome) AttemptStatus {
-	switch o {
+func createStatus(a *events.CreateAnswered) AttemptStatus {
+	if nameless(a) {
+		return AttemptAmbiguous
+	}
+	switch a.Outcome {
 	case events.CreateAccepted, events.CreateCompleted:
 		return AttemptAnswered
 	case events.CreateRejected:
@@ -283,8 +286,23 @@ func createStatus(o events.CreateOutcome) AttemptStatus {
 		return AttemptNotSent
 	case events.CreatePresumed:
 		return AttemptPresumed
+	case events.CreateAmbiguous:
 	}
-	return AttemptAmbiguous // CreateAmbiguous, and any word this version does not know
+	return AttemptAmbiguous // also any word this version does not know
+}
+
+// nameless says whether an answer speaks of a job that cannot be bound: it has
+// no id, or nobody claimed it. A job may well exist, so the attempt that gave
+// it stays unresolved.
+func nameless(a *events.CreateAnswered) bool {
+	switch a.Outcome {
+	case events.CreateAccepted:
+		return a.JobID == "" || a.Claim == ""
+	case events.CreateCompleted, events.CreateConflict:
+		return a.JobID != "" && a.Claim == ""
+	case events.CreateRejected, events.CreateInProgress, events.CreateNotSent, events.CreateAmbiguous, events.CreatePresumed:
+	}
+	return false
 }
 
 func cancelStatus(o events.CancelOutcome) AttemptStatus {
@@ -365,9 +383,21 @@ func (f *folding) keepTime() {
 	case *events.ResultCollected:
 		s.Pace.LastCollect = at
 		s.Pace.Collects = 0
+	case *events.StepDeferred:
+		s.Pace.DeferUntil, s.Pace.Deferred = fact.Until, fact.Reason
 	}
-	if s.Phase != PhaseNone && !s.Phase.Terminal() && s.Intent.Promises.Lookup != events.LookupNone && s.owesLookup() {
-		s.OwedLookup = s.OwedLookup || s.Pace.LastLookupLeft.Before(s.ConclusiveAt())
+	switch {
+	case !s.owesLookup():
+		s.OwedLookup = false
+	case !s.Phase.Terminal():
+		s.owe()
+	}
+}
+
+// owe notes that a look-up for stray jobs is owed, unless one left late enough.
+func (s *State) owe() {
+	if s.Intent.Promises.Lookup != events.LookupNone && s.owesLookup() && s.Pace.LastLookupLeft.Before(s.ConclusiveAt()) {
+		s.OwedLookup = true
 	}
 }
 
@@ -376,9 +406,10 @@ func (f *folding) keepTime() {
 const owedLookupTries = 5
 
 // owesLookup says whether a stray job may exist: more than one attempt left, or
-// one was never closed by its own worker (rule 3).
+// one was never closed by its own worker (rule 3), or the operation ended while
+// one was unresolved.
 func (s *State) owesLookup() bool {
-	if len(s.Creates.List) > 1 {
+	if len(s.Creates.List) > 1 || (s.Phase.Terminal() && s.Creates.Unresolved() > 0) {
 		return true
 	}
 	for _, t := range s.Creates.List {
@@ -438,6 +469,7 @@ func (f *folding) enter(p Phase, why Reason) {
 	s.Phase, s.Reason = p, why
 	if p.Terminal() {
 		s.Prompt = Prompt{}
+		s.owe()
 	}
 }
 
@@ -482,7 +514,7 @@ func (f *folding) cancellable() bool {
 // collect starts collecting the result of a job that ended.
 func (f *folding) collect(o Outcome, why Reason) {
 	f.s.Outcome = o
-	f.s.Dates.Collect = f.e.Time.Add(f.s.Intent.Deadlines.Collect)
+	f.s.Dates.Collect = after(f.e.Time, f.s.Intent.Deadlines.Collect)
 	f.s.Pace.Collects, f.s.Pace.LastCollect, f.s.Pace.RetryAt = 0, time.Time{}, time.Time{}
 	f.enter(PhaseResultCollecting, why)
 }
@@ -568,8 +600,8 @@ func (f *folding) ended(o Outcome, why Reason) {
 // start sets the deadlines that run from the beginning.
 func (f *folding) start() {
 	d := f.s.Intent.Deadlines
-	f.s.Dates.Create = f.e.Time.Add(d.Create)
-	f.s.Dates.Result = f.e.Time.Add(d.Result)
+	f.s.Dates.Create = after(f.e.Time, d.Create)
+	f.s.Dates.Result = after(f.e.Time, d.Result)
 }
 
 // clone copies what Fold may write to.
@@ -594,7 +626,7 @@ func (s *State) derive() {
 	s.NextLook, s.WaitingFor, s.Because = time.Time{}, "", ""
 	step, ok := first(Steps(*s))
 	if ok {
-		s.NextLook, s.WaitingFor, s.Because = step.At, string(step.Kind), step.Because
+		s.NextLook, s.WaitingFor, s.Because = latest(after(step.At, 0), s.Started), string(step.Kind), step.Because
 		return
 	}
 	switch {
@@ -616,6 +648,16 @@ func latest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// after adds a wait and ends with the year 2261, the last a state can hold:
+// no length of time that somebody asks for may stop the fold.
+func after(t time.Time, d time.Duration) time.Time {
+	end := time.Date(2261, time.December, 31, 0, 0, 0, 0, time.UTC)
+	if sum := t.Add(d); sum.Before(end) {
+		return sum
+	}
+	return end
 }
 
 func orElse(a, b Reason) Reason {

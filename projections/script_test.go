@@ -28,6 +28,7 @@ type ledger struct {
 	seq     uint64
 	head    events.Digest
 	ids     int
+	ahead   time.Duration // authors' clock before the ledger's
 	entries []Entry
 	records []Record
 }
@@ -37,7 +38,7 @@ func newLedger() *ledger { return &ledger{head: events.ChainStart("op_test")} }
 func (l *ledger) entry(at time.Time, fact events.Fact) Entry {
 	l.ids++
 	e := events.Event{
-		ID: "f-" + strconv.Itoa(l.ids), Source: "/test/1", Operation: "op_test", Time: at, Previous: l.head, Fact: fact,
+		ID: "f-" + strconv.Itoa(l.ids), Source: "/test/1", Operation: "op_test", Time: at.Add(l.ahead), Previous: l.head, Fact: fact,
 	}
 	_, _, digest := events.Encode(e)
 	return Entry{Sequence: l.seq + 1, Time: at, Event: e, Digest: digest}

@@ -11,25 +11,49 @@ import (
 // Trigger is a fact's type with its outcome: "create.answered/accepted".
 type Trigger string
 
-// TriggerOf names the trigger of a fact.
+// TriggerOf names the trigger of a fact. An outcome of a later version counts
+// as the one that claims least.
 func TriggerOf(fact events.Fact) Trigger {
 	base, _, _ := strings.Cut(string(fact.Type()), ".v")
 	outcome := ""
 	switch f := fact.(type) {
 	case *events.CreateAnswered:
-		outcome = string(f.Outcome)
+		switch outcome = string(f.Outcome); f.Outcome {
+		case events.CreateAccepted, events.CreateCompleted, events.CreateRejected, events.CreateConflict,
+			events.CreateInProgress, events.CreateNotSent, events.CreateAmbiguous, events.CreatePresumed:
+		default:
+			outcome = string(events.CreateAmbiguous)
+		}
 	case *events.LookupAnswered:
-		outcome = string(f.Outcome)
+		switch outcome = string(f.Outcome); f.Outcome {
+		case events.LookupFound, events.LookupAbsent, events.LookupFailed:
+		default:
+			outcome = string(events.LookupFailed)
+		}
 	case *events.JobObserved:
-		outcome = string(f.State)
+		switch outcome = string(f.State); f.State {
+		case events.ClassQueued, events.ClassRunning, events.ClassInputRequired, events.ClassSucceeded, events.ClassPartial,
+			events.ClassFailed, events.ClassCancelled, events.ClassExpired, events.ClassUnknown:
+		default:
+			outcome = string(events.ClassUnknown)
+		}
 	case *events.ObservationFailed:
 		if outcome = "other"; f.Class == events.ErrorNotFound {
 			outcome = "not_found"
 		}
 	case *events.CancelAnswered:
-		outcome = string(f.Outcome)
+		switch outcome = string(f.Outcome); f.Outcome {
+		case events.CancelAcknowledged, events.CancelConfirmed, events.CancelTooLate, events.CancelRefused,
+			events.CancelUnsupported, events.CancelNotSent, events.CancelAmbiguous, events.CancelPresumed:
+		default:
+			outcome = string(events.CancelAmbiguous)
+		}
 	case *events.ResultFailed:
-		outcome = string(f.Outcome)
+		switch outcome = string(f.Outcome); f.Outcome {
+		case events.ResultNotSent, events.ResultAmbiguous, events.ResultPresumed, events.ResultError:
+		default:
+			outcome = string(events.ResultAmbiguous)
+		}
 	case *events.DeadlinePassed:
 		outcome = string(f.Which)
 	case *events.DecisionMade:
@@ -104,7 +128,7 @@ func conflictRow() *Row {
 // operation. It keeps what it finds as a stray, since nothing else will.
 func (f *folding) conflict() bool {
 	other := func(id string) bool {
-		if id == "" {
+		if id == "" || slices.Contains(f.s.Strays, id) { // a decision was made knowing of it
 			return false
 		}
 		if known := f.s.Job.ID; known != "" {
@@ -123,8 +147,11 @@ func (f *folding) conflict() bool {
 	}
 	switch fact := f.fact.(type) {
 	case *events.CreateAnswered:
-		if foreign(fact.Claim) || fact.EchoDiffer {
+		if foreign(fact.Claim) {
 			return true
+		}
+		if fact.EchoDiffer {
+			return stray(fact.JobID, fact.Claim)
 		}
 		if other(fact.JobID) {
 			return stray(fact.JobID, fact.Claim)
@@ -136,7 +163,7 @@ func (f *folding) conflict() bool {
 		exact := 0
 		found := false
 		for _, j := range fact.Jobs {
-			if !j.Exact {
+			if !j.Exact || slices.Contains(f.s.Strays, j.ID) {
 				continue
 			}
 			exact++
@@ -159,7 +186,7 @@ func (f *folding) conflict() bool {
 		if foreign(fact.Claim) {
 			return true
 		}
-		if f.s.Job.ID != "" && fact.JobID != f.s.Job.ID {
+		if f.s.Job.ID != "" && other(fact.JobID) {
 			return stray(fact.JobID, fact.Claim)
 		}
 	case *events.WebhookReceived:
@@ -192,7 +219,7 @@ func table() []Row {
 				s.Started = f.e.Time
 				switch {
 				case s.Intent.NeedsApproval:
-					s.Dates.Approval = f.e.Time.Add(s.Intent.Deadlines.Approval)
+					s.Dates.Approval = after(f.e.Time, s.Intent.Deadlines.Approval)
 					f.enter(PhaseApprovalPending, "")
 				case s.Intent.Adopt != "":
 					f.start()
@@ -321,9 +348,15 @@ func table() []Row {
 			Then: (*folding).notSent,
 		},
 		{
-			ID: "9", From: inC(), On: []Trigger{"create.answered/ambiguous", "create.answered/presumed"},
+			ID: "9", From: inC(), On: []Trigger{
+				"create.answered/ambiguous", "create.answered/presumed",
+				"create.answered/accepted", "create.answered/completed", "create.answered/conflict", // where they name no job that can be bound
+			},
 			When: func(f *folding) bool {
+				a := f.fact.(*events.CreateAnswered)
 				switch {
+				case f.on != "create.answered/ambiguous" && f.on != "create.answered/presumed" && !nameless(a):
+					return false
 				case !f.known:
 					f.reason = ReasonNoPermit
 					return false
@@ -333,7 +366,15 @@ func table() []Row {
 				return true
 			},
 			Then: func(f *folding) {
+				if id := f.fact.(*events.CreateAnswered).JobID; id != "" && !slices.Contains(f.s.Candidates, id) {
+					f.s.Candidates = append(f.s.Candidates, id)
+				}
 				f.s.Pace.Lookups = 0
+				if f.on != "create.answered/presumed" && !f.canTell() {
+					// Nobody will ever know more: ask now, not at the create deadline.
+					f.quarantineUnknown()
+					return
+				}
 				f.enter(PhaseCreateUnknown, ReasonCreateUnknown)
 			},
 		},
@@ -352,7 +393,7 @@ func table() []Row {
 			ID: "11", From: inC(), On: []Trigger{"lookup.answered/found"},
 			When: func(f *folding) bool {
 				l := f.fact.(*events.LookupAnswered)
-				if _, exact := f.exactJob(); exact || f.s.Creates.Unresolved() == 0 {
+				if _, exact := f.exactJob(); exact || f.s.Creates.Unresolved() == 0 || len(f.candidates()) == 0 {
 					return false
 				}
 				if !f.covers(l.AsOf) {
@@ -361,7 +402,7 @@ func table() []Row {
 				return true
 			},
 			Then: func(f *folding) {
-				f.listCandidates()
+				f.s.Candidates = f.candidates()
 				if f.s.Intent.Promises.WebhookNamesJob {
 					f.enter(PhaseReconciliation, ReasonCreateUnknown)
 					return
@@ -388,8 +429,13 @@ func table() []Row {
 			},
 		},
 		{
-			ID: "13", From: inC(), On: []Trigger{"lookup.answered/absent", "lookup.answered/failed"},
+			ID: "13", From: inC(), On: []Trigger{"lookup.answered/absent", "lookup.answered/failed", "lookup.answered/found"},
 			When: func(f *folding) bool {
+				if f.on == "lookup.answered/found" { // all of them other operations' jobs: as good as absent, and no proof
+					if _, exact := f.exactJob(); exact || len(f.candidates()) > 0 {
+						return false
+					}
+				}
 				if f.on == "lookup.answered/absent" && f.s.Phase != PhaseCreatePending && f.provedAbsent() {
 					return false
 				}
@@ -597,7 +643,7 @@ func table() []Row {
 				f.open(&f.s.Cancels, f.fact.(*events.CancelAttempted).Attempt)
 				f.s.Cancel.Repeat = false
 				if f.s.Dates.Cancel.IsZero() {
-					f.s.Dates.Cancel = f.e.Time.Add(f.s.Intent.Deadlines.Cancel)
+					f.s.Dates.Cancel = after(f.e.Time, f.s.Intent.Deadlines.Cancel)
 				}
 			},
 		},
@@ -701,10 +747,7 @@ func table() []Row {
 		{
 			ID: "39", On: []Trigger{"step.deferred"},
 			When: func(f *folding) bool { return f.s.Phase.Live() },
-			Then: func(f *folding) {
-				d := f.fact.(*events.StepDeferred)
-				f.s.Pace.DeferUntil, f.s.Pace.Deferred = d.Until, d.Reason
-			},
+			Then: func(*folding) {}, // keepTime took it, in whatever state
 		},
 		{
 			ID: "40", On: []Trigger{"operation.paused"},
@@ -747,7 +790,13 @@ func (f *folding) due(at time.Time) bool {
 	}
 	if missing := at.Sub(f.e.Time); missing > 0 {
 		f.reason, f.refuse = ReasonTooEarly, true
-		f.s.Dates.RetryAt = f.e.Time.Add(max(missing, tooEarlyPause))
+		// The clock that asked is ahead, and decides when to ask again: later
+		// by what was missing, by that clock.
+		asked := latest(f.e.Time, f.e.Event.Time)
+		if most := at.Add(mostAhead); asked.After(most) {
+			asked = most
+		}
+		f.s.Dates.RetryAt = after(asked, max(missing, tooEarlyPause))
 		return false
 	}
 	return true
@@ -755,6 +804,9 @@ func (f *folding) due(at time.Time) bool {
 
 // tooEarlyPause keeps a fast clock from asking again and again.
 const tooEarlyPause = 10 * time.Second
+
+// mostAhead bounds how far a wrong clock can put a deadline off.
+const mostAhead = time.Hour
 
 func (f *folding) numbered(tries *Tries) bool {
 	var number uint64
@@ -783,6 +835,9 @@ func (f *folding) mayCreate() bool {
 		return true
 	}
 	f.refuse = true
+	if f.numbered(&s.Creates) { // an answer to it must never be taken for one to the next
+		s.Creates.Made++
+	}
 	return false
 }
 
@@ -829,7 +884,7 @@ func (f *folding) refused() bool {
 		return true
 	}
 	if a.JobID == "" && f.s.Intent.Promises.RefusalIsProof {
-		if t := f.s.Creates.find(a.Attempt); t != nil {
+		if t := f.s.Creates.find(a.Attempt); t != nil && t.Status == AttemptConflict {
 			t.Status = AttemptRejected
 		}
 		return true
@@ -891,13 +946,15 @@ func (f *folding) exactJob() (events.FoundJob, bool) {
 	return events.FoundJob{}, false
 }
 
-func (f *folding) listCandidates() {
-	f.s.Candidates = nil
+// candidates gives the jobs found that no other operation owns.
+func (f *folding) candidates() []string {
+	var list []string
 	for _, j := range f.fact.(*events.LookupAnswered).Jobs {
 		if j.Claim == "" || j.Claim == events.ClaimOwn {
-			f.s.Candidates = append(f.s.Candidates, j.ID)
+			list = append(list, j.ID)
 		}
 	}
+	return list
 }
 
 // provedAbsent is the guard of row 12: everything that could still make a job
@@ -923,6 +980,13 @@ func (f *folding) provedAbsent() bool {
 		}
 	}
 	return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())
+}
+
+// canTell says whether anything but a human can still find out what became of
+// a create whose answer its own worker lost.
+func (f *folding) canTell() bool {
+	p := f.s.Intent.Promises
+	return p.Guarantee == events.Deduplicated || p.Lookup != events.LookupNone || p.WebhookNamesJob
 }
 
 func (f *folding) quarantineUnknown() {
@@ -1033,8 +1097,11 @@ func (f *folding) decidable() bool {
 				ok, why = false, ReasonJobOwned
 			}
 		case events.DecideExtend:
-			if !d.Until.After(f.e.Time) || f.date(d.Which) == nil {
+			switch at := f.date(d.Which); {
+			case at == nil || !d.Until.After(f.e.Time):
 				ok, why = false, ReasonBadDecision
+			case at.IsZero(): // one that does not run cannot be longer
+				ok, why = false, ReasonNotApplicable
 			}
 		case events.DecideRetryCreate:
 			if !d.AcceptRisk && !s.tokenHolds(f.e.Time.Add(s.Intent.Policy.RequestTimeout)) {
@@ -1064,7 +1131,7 @@ func Allowed(s State, choice events.DecisionKind) (bool, Reason) {
 	case events.DecideAbandon, events.DecideExtend:
 		ok = s.Phase != PhaseNone
 	case events.DecideAdopt:
-		if s.Creates.Open() != nil {
+		if _, open := s.OpenAttempt(); open != nil {
 			return false, ReasonAttemptOpen
 		}
 		ok = s.inC() || s.Phase == PhaseQuarantined
@@ -1110,8 +1177,6 @@ func (f *folding) decide() {
 	limits := s.Intent.Deadlines
 	switch d.Choice {
 	case events.DecideAbandon:
-		// What may have been made is looked for once more, as a stray job.
-		s.OwedLookup = s.OwedLookup || (s.Creates.Unresolved() > 0 && s.Intent.Promises.Lookup != events.LookupNone)
 		f.enter(PhaseAbandoned, ReasonDecided)
 	case events.DecideExtend:
 		*f.date(d.Which) = d.Until
@@ -1121,12 +1186,14 @@ func (f *folding) decide() {
 		}
 	case events.DecideAdopt:
 		if s.Job.ID != "" && s.Job.ID != d.JobID {
-			f.stray(s.Job.ID)
+			old := s.Job.ID
 			s.Job = Job{}
+			f.stray(old)
+			s.Cancels.List, s.Cancels.Streak, s.Cancel.Repeat = nil, 0, false // they went to the other job
 		}
 		s.Strays = slices.DeleteFunc(s.Strays, func(id string) bool { return id == d.JobID })
 		s.Hint = Hint{}
-		s.Dates.Result = f.e.Time.Add(limits.Result)
+		s.Dates.Result = after(f.e.Time, limits.Result)
 		s.Dates.Cancel = time.Time{}
 		for i := range s.Creates.List { // the decision says which job came of them
 			s.Creates.List[i].Covered = true
@@ -1135,15 +1202,15 @@ func (f *folding) decide() {
 		f.prompt("decision")
 	case events.DecideRetryCreate:
 		s.Cancel = Cancel{}
-		s.Dates.Create = f.e.Time.Add(limits.Create)
-		s.Dates.Result = f.e.Time.Add(limits.Result)
+		s.Dates.Create = after(f.e.Time, limits.Create)
+		s.Dates.Result = after(f.e.Time, limits.Result)
 		s.Dates.CreatePassed = false
 		s.Creates.Streak = 0
 		s.Creates.Rested = time.Time{}
 		s.RiskAccepted, s.Granted = d.AcceptRisk, true
 		f.enter(PhaseCreatePending, ReasonDecided)
 	case events.DecideResume:
-		s.Dates.Result = f.e.Time.Add(limits.Result)
+		s.Dates.Result = after(f.e.Time, limits.Result)
 		s.Dates.Cancel = time.Time{}
 		s.Pace.NotFound, s.Pace.NotFoundSince = 0, time.Time{}
 		f.enter(PhaseObserving, ReasonDecided)
