@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -413,7 +414,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			fact.Outcome, fact.Jobs = events.LookupFailed, nil
 			break
 		}
-		fact.Jobs = append(fact.Jobs, p.ours(s, last.Jobs)...)
+		fact.Jobs = p.ours(s, append(fact.Jobs, last.Jobs...)) // a job can move between pages
 		if last.Next == "" {
 			break
 		}
@@ -453,7 +454,9 @@ func (p *Poller) ours(s projections.State, jobs []events.FoundJob) []events.Foun
 		if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from) {
 			continue
 		}
-		list = append(list, j)
+		if !slices.ContainsFunc(list, func(o events.FoundJob) bool { return o.ID == j.ID }) {
+			list = append(list, j)
+		}
 	}
 	return list
 }

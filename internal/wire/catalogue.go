@@ -28,6 +28,8 @@ type Payloads interface {
 type Catalogue struct {
 	payloads Payloads
 	accounts map[string]poller.Account // by "provider/account" or "provider"
+	hooks    map[string]string         // references of webhook secrets by provider
+	public   string                    // address at which providers reach us; "" if they cannot
 	current  map[string]*contract.Contract
 
 	mu       sync.Mutex
@@ -85,9 +87,9 @@ func LoadContracts(builtin fs.FS, dir string) (map[string]*contract.Contract, ma
 
 // NewCatalogue keeps the contracts' bytes and gives a catalogue of them. A
 // crash in between leaves bytes nothing refers to, stored again next time.
-func NewCatalogue(ctx context.Context, payloads Payloads, contracts map[string]*contract.Contract, sources map[string][]byte, accounts map[string]poller.Account) (*Catalogue, error) {
+func NewCatalogue(ctx context.Context, payloads Payloads, contracts map[string]*contract.Contract, sources map[string][]byte, accounts map[string]poller.Account, hooks map[string]string, public string) (*Catalogue, error) {
 	c := &Catalogue{
-		payloads: payloads, accounts: maps.Clone(accounts),
+		payloads: payloads, accounts: maps.Clone(accounts), hooks: maps.Clone(hooks), public: public,
 		current: maps.Clone(contracts), byDigest: map[events.Digest]*contract.Contract{},
 	}
 	for name, one := range contracts {
@@ -106,6 +108,28 @@ func (c *Catalogue) Providers() []string { return slices.Sorted(maps.Keys(c.curr
 func (c *Catalogue) Current(provider string) (*contract.Contract, bool) {
 	one, ok := c.current[provider]
 	return one, ok
+}
+
+// HasAccount says whether an operation may name the account: it is configured,
+// or it is the default one.
+func (c *Catalogue) HasAccount(provider, account string) bool {
+	_, ok := c.accounts[provider+"/"+account]
+	return ok || account == DefaultAccount
+}
+
+// DefaultAccount is the account of an operation that names none.
+const DefaultAccount = "default"
+
+// WebhookSecret gives the reference of the secret a provider signs with.
+func (c *Catalogue) WebhookSecret(provider string) (string, bool) {
+	reference, ok := c.hooks[provider]
+	return reference, ok
+}
+
+// Reachable says whether webhooks of the provider can reach us and be verified.
+func (c *Catalogue) Reachable(provider string) bool {
+	one, ok := c.current[provider]
+	return ok && one.Webhook != nil && c.public != "" && c.hooks[provider] != ""
 }
 
 // Contract gives the contract with that digest, however old.

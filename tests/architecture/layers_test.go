@@ -27,19 +27,20 @@ var house = laws{
 		{"internal/codec"},
 		{"events"},
 		{"projections"},
-		{"internal/contract", "internal/signature", "internal/httprule", "internal/canonical"},
+		{"internal/httprule", "internal/canonical"},
+		{"internal/contract", "internal/signature"},
 		{"internal/workflow"},
 		{"internal/journal", "internal/outbound"},
 		{"internal/ingest", "internal/projector", "internal/poller", "internal/webhook", "internal/journal/memory"},
 		{"internal/api"},
-		{"internal/wire", "internal/broker", "internal/journal/conformance", "internal/play"},
+		{"internal/wire", "internal/broker", "internal/journal/conformance"},
 		{"cmd/...", "tests/..."},
 	},
 
 	// Outside the levels: they depend on nothing of ours and nothing of others,
 	// so that a user can copy them out, and only the edge may use them.
 	standalone:          []string{"client", "simulator"},
-	standaloneImporters: []string{"cmd/...", "tests/...", "internal/play"},
+	standaloneImporters: []string{"cmd/...", "tests/..."},
 
 	// Embedded data: imports nothing but the standard library, open to all.
 	data: []string{"contracts"},

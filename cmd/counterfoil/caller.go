@@ -1,0 +1,520 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/counterfoil/counterfoil/client"
+)
+
+const defaultServer = "http://127.0.0.1:7766"
+
+// client gives the service as the flags and the environment name it.
+func (a *app) client() (*client.Client, error) {
+	server := firstOf(a.server, a.getenv("COUNTERFOIL_SERVER"), defaultServer)
+	key := a.getenv("COUNTERFOIL_KEY")
+	if path := firstOf(a.keyFile, a.getenv("COUNTERFOIL_KEY_FILE")); path != "" && (a.keyFile != "" || key == "") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, &coded{exitUsage, "the file holds the key that serve printed at its first start", fmt.Errorf("read the API key: %w", err)}
+		}
+		key = strings.TrimSpace(string(text))
+	}
+	if key == "" {
+		return nil, &coded{exitUsage, "set COUNTERFOIL_KEY to the key that serve printed at its first start, or name its file with --key-file", errors.New("no API key is given")}
+	}
+	c, err := client.New(server, key, &http.Client{})
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	return c, nil
+}
+
+func firstOf(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// reach says what a failed call means for the caller.
+func reach(err error) error {
+	var problem *client.Problem
+	var network *url.Error
+	if err == nil || errors.As(err, &problem) || !errors.As(err, &network) {
+		return err
+	}
+	return &coded{exitUnreachable, "is the service running? Repeating the command with the same key is safe", err}
+}
+
+func (a *app) json(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// show prints an operation.
+func (a *app) show(op client.Operation) error {
+	if a.output == "json" {
+		return a.json(op.Raw)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{name}, args...)...)
+	}
+	line("operation", "%s", op.ID)
+	line("provider", "%s (account %s)", op.Provider, op.Account)
+	line("state", "%s", stateOf(op))
+	if op.WaitingFor != "" {
+		next := ""
+		if op.NextLook != nil {
+			next = ", next look " + op.NextLook.UTC().Format(time.RFC3339Nano)
+		}
+		line("waiting for", "%s%s", op.WaitingFor, next)
+	}
+	if op.Because != "" {
+		line("because", "%s", op.Because)
+	}
+	line("after a lost answer", "%s", op.Guarantee.Words)
+	if op.Job != nil && op.Job.ID != "" {
+		line("job", "%s, provider says %q", op.Job.ID, op.Job.RemoteState)
+	}
+	if c := op.Cancel; c != nil && c.Wished {
+		line("cancel", "wished%s%s", when(!c.Possible, ", not possible"), when(c.TooLate, ", too late"))
+	}
+	if p := op.Problem; p != nil && (p.Code != "" || p.Message != "") {
+		line("problem", "%s %s", p.Code, p.Message)
+	}
+	if r := op.Result; r != nil && r.SHA256 != "" {
+		line("result", "%d bytes of %s, sha256 %s", r.Size, r.MediaType, r.SHA256)
+		for _, check := range r.Checks {
+			line("check "+check.Name, "%s%s", when(check.Passed, "passed"), when(!check.Passed, "failed: "+check.Detail))
+		}
+	}
+	if len(op.Candidates) > 0 {
+		line("candidates", "%s", strings.Join(op.Candidates, " "))
+	}
+	if len(op.Strays) > 0 {
+		line("stray jobs", "%s", strings.Join(op.Strays, " "))
+	}
+	for _, action := range op.Allowed {
+		line("allowed", "%s %s", action.Action, strings.Join(action.Decisions, " "))
+	}
+	return w.Flush()
+}
+
+func when(yes bool, text string) string {
+	if yes {
+		return text
+	}
+	return ""
+}
+
+// stateOf names the state with what is known about why.
+func stateOf(op client.Operation) string {
+	s := op.State
+	if op.Quarantine != "" {
+		s += " (" + op.Quarantine + ")"
+	}
+	if op.Reason != "" {
+		s += ": " + op.Reason
+	}
+	return s
+}
+
+// outcome is the exit code that says how the operation stands.
+func outcome(op client.Operation) error {
+	switch op.State {
+	case "succeeded":
+		return nil
+	case "failed":
+		return ended(exitFailed)
+	case "cancelled":
+		return ended(exitCancelled)
+	case "abandoned":
+		return ended(exitAbandoned)
+	}
+	if op.Done {
+		return ended(exitStopped)
+	}
+	return ended(exitNotYet)
+}
+
+func (a *app) submitCommand() *cobra.Command {
+	var s client.Submission
+	var key, params string
+	var tags []string
+	var wait bool
+	var d client.Deadlines
+	cmd := &cobra.Command{
+		Use:   "submit PROVIDER",
+		Short: "Ask for an operation",
+		Long: `Ask for an operation. The key names it for ever: repeating the command with the
+same key and parameters gives the same operation as it then stands. Without
+--key a new one is made and printed on stderr before the request is sent.`,
+		Example: `  counterfoil submit example --key report-17 --params '{"report": 17}'
+  counterfoil submit example --key report-18 --params @params.json --wait`,
+		Args: exactly(1, "one provider"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			s.Provider = args[0]
+			if s.Params, err = readParams(params, cmd.InOrStdin()); err != nil {
+				return err
+			}
+			if s.Tags, err = readTags(tags); err != nil {
+				return err
+			}
+			if d != (client.Deadlines{}) {
+				s.Deadlines = &d
+			}
+			if key == "" {
+				var b [16]byte
+				_, _ = rand.Read(b[:]) // never fails; it ends the process instead
+				key = hex.EncodeToString(b[:])
+				fmt.Fprintf(a.stderr, "key %s\n", key)
+			}
+			op, replayed, err := c.Submit(cmd.Context(), key, s)
+			if err != nil {
+				return reach(err)
+			}
+			if replayed {
+				fmt.Fprintln(a.stderr, "the key had named this operation before")
+			}
+			if wait {
+				return a.watch(cmd.Context(), c, op.ID)
+			}
+			return a.show(op)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&key, "key", "", "idempotency key, 1 to 255 visible ASCII characters")
+	flags.StringVar(&params, "params", "{}", "the provider's parameters as JSON, @FILE, or - for standard input")
+	flags.StringVar(&s.Account, "account", "", "account at the provider")
+	flags.StringVar(&s.Session, "session", "", "label of the caller's own session")
+	flags.StringVar(&s.NotBefore, "not-before", "", "do not create before this time (RFC 3339 with zone)")
+	flags.StringArrayVar(&tags, "tag", nil, "NAME=VALUE, repeatable")
+	flags.StringVar(&d.Create, "create-deadline", "", "until when a job must exist: 30m, or RFC 3339 with zone")
+	flags.StringVar(&d.Result, "deadline", "", "until when the job must have ended: 2h, or RFC 3339 with zone")
+	flags.StringVar(&d.Cancel, "cancel-deadline", "", "how long a cancellation may take to be confirmed")
+	flags.StringVar(&d.Collect, "collect-deadline", "", "how long collecting the result may take")
+	flags.BoolVar(&wait, "wait", false, "watch it until it ends")
+	return cmd
+}
+
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage("got %d arguments: want %s", len(args), what)
+		}
+		return nil
+	}
+}
+
+func readParams(params string, stdin io.Reader) ([]byte, error) {
+	const limit = 1 << 20
+	var source io.Reader = strings.NewReader(params)
+	switch {
+	case params == "-":
+		source = stdin
+	case strings.HasPrefix(params, "@"):
+		f, err := os.Open(params[1:])
+		if err != nil {
+			return nil, usage("--params: %w", err)
+		}
+		defer f.Close()
+		source = f
+	}
+	text, err := io.ReadAll(io.LimitReader(source, limit+1))
+	if err != nil {
+		return nil, usage("--params: %w", err)
+	}
+	if len(text) > limit {
+		return nil, usage("--params: more than %d bytes", limit)
+	}
+	if !json.Valid(text) {
+		return nil, usage("--params is not JSON")
+	}
+	return text, nil
+}
+
+func readTags(list []string) (map[string]string, error) {
+	tags := map[string]string{}
+	for _, tag := range list {
+		name, value, ok := strings.Cut(tag, "=")
+		if !ok || name == "" {
+			return nil, usage("--tag %q: want NAME=VALUE", tag)
+		}
+		tags[name] = value
+	}
+	return tags, nil
+}
+
+func (a *app) getCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "get OPERATION", Short: "Show an operation as it stands", Args: exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			op, err := c.Get(cmd.Context(), args[0])
+			if err != nil {
+				return reach(err)
+			}
+			return a.show(op)
+		},
+	}
+}
+
+func (a *app) listCommand() *cobra.Command {
+	var f client.Filter
+	cmd := &cobra.Command{
+		Use: "list", Short: "List operations, newest first", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			page, err := c.List(cmd.Context(), f)
+			if err != nil {
+				return reach(err)
+			}
+			if a.output == "json" {
+				items := make([]json.RawMessage, 0, len(page.Items))
+				for _, op := range page.Items {
+					items = append(items, op.Raw)
+				}
+				return a.json(map[string]any{"items": items, "next_cursor": page.Next})
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			for _, op := range page.Items {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", op.ID, op.Provider, stateOf(op), op.Since.UTC().Format(time.RFC3339))
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			if page.Next != "" {
+				fmt.Fprintf(a.stderr, "more: --cursor %s\n", page.Next)
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.State, "state", "", "only operations in this state")
+	flags.StringVar(&f.Provider, "provider", "", "only operations of this provider")
+	flags.IntVar(&f.Limit, "limit", 50, "at most so many, 1 to 200")
+	flags.StringVar(&f.Cursor, "cursor", "", "where the page before ended")
+	return cmd
+}
+
+func (a *app) watchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "watch OPERATION", Short: "Print a line per change until the operation ends; the exit code is the outcome",
+		Args: exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			return a.watch(cmd.Context(), c, args[0])
+		},
+	}
+}
+
+func (a *app) watch(ctx context.Context, c *client.Client, id string) error {
+	var last client.Operation
+	enc := json.NewEncoder(a.stdout)
+	for op, err := range c.Watch(ctx, id) {
+		if ctx.Err() != nil {
+			return ended(exitNotYet)
+		}
+		if err != nil {
+			return reach(err)
+		}
+		last = op
+		if a.output == "json" {
+			if err := enc.Encode(op.Raw); err != nil {
+				return err
+			}
+			continue
+		}
+		job := ""
+		if op.Job != nil && op.Job.ID != "" {
+			job = fmt.Sprintf("  job %s says %q", op.Job.ID, op.Job.RemoteState)
+		}
+		fmt.Fprintf(a.stdout, "%s  %s  %s%s\n", time.Now().UTC().Format("15:04:05.000"), op.ID, stateOf(op), job)
+	}
+	return outcome(last)
+}
+
+func (a *app) resultCommand() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use: "result OPERATION", Short: "Write the collected result to standard output or a file", Args: exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			r, err := c.Result(cmd.Context(), args[0])
+			if err != nil {
+				var problem *client.Problem
+				if errors.As(err, &problem) && problem.Code == "result_not_ready" {
+					fmt.Fprintf(a.stderr, "counterfoil: %v\n", err)
+					return ended(exitNotYet)
+				}
+				return reach(err)
+			}
+			defer r.Body.Close()
+			if to == "" {
+				_, err = io.Copy(a.stdout, r.Body)
+				return err
+			}
+			// Written beside its place and moved there whole.
+			f, err := os.OpenFile(to+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(f, r.Body)
+			if err = errors.Join(err, f.Close()); err != nil {
+				return errors.Join(err, os.Remove(to+".part"))
+			}
+			return os.Rename(to+".part", to)
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "file to write to")
+	return cmd
+}
+
+func (a *app) cancelCommand() *cobra.Command {
+	var why string
+	cmd := &cobra.Command{
+		Use: "cancel OPERATION", Short: "Ask for the cancellation of an operation",
+		Long: "Ask for the cancellation of an operation. The wish is recorded at once; the\noperation is cancelled when the provider says so.",
+		Args: exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			op, err := c.Cancel(cmd.Context(), args[0], why)
+			if err != nil {
+				return reach(err)
+			}
+			return a.show(op)
+		},
+	}
+	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
+	return cmd
+}
+
+func (a *app) decideCommand() *cobra.Command {
+	var d client.Decision
+	var version uint64
+	var key string
+	cmd := &cobra.Command{
+		Use:   "decide OPERATION KIND",
+		Short: "Record a decision on an operation that automation must not settle",
+		Long: `Record a decision. Kinds: abandon, extend, adopt, retry_create, resume,
+retry_collection, accept_result, mark_cancelled. Without --version it is made
+on the operation as it stands when the command reads it.`,
+		Args: exactly(2, "an operation id and a kind"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			d.Kind = args[1]
+			if version == 0 {
+				op, err := c.Get(cmd.Context(), args[0])
+				if err != nil {
+					return reach(err)
+				}
+				version = op.Version
+			}
+			if key == "" {
+				key = fmt.Sprintf("%s-%s-v%d", args[0], d.Kind, version)
+			}
+			op, err := c.Decide(cmd.Context(), args[0], version, key, d)
+			if err != nil {
+				return reach(err)
+			}
+			return a.show(op)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&d.Why, "why", "", "reason, kept with the decision")
+	flags.StringVar(&d.JobID, "job", "", "adopt: the provider's job id")
+	flags.StringVar(&d.Deadline, "which", "", "extend: approval, create, result, cancel or collect")
+	flags.StringVar(&d.Until, "until", "", "extend: a length of time from now, or RFC 3339 with zone")
+	flags.StringVar(&d.Evidence, "evidence", "", "mark_cancelled: what shows it")
+	flags.BoolVar(&d.AcceptRisk, "accept-risk", false, "retry_create: a second job cannot be excluded, and that is accepted")
+	flags.Uint64Var(&version, "version", 0, "version of the operation the decision is made on")
+	flags.StringVar(&key, "key", "", "idempotency key (default: made of operation, kind and version)")
+	return cmd
+}
+
+func (a *app) timelineCommand() *cobra.Command {
+	var after uint64
+	cmd := &cobra.Command{
+		Use: "timeline OPERATION", Short: "Print every fact of an operation and what it did", Args: exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			entries, err := c.Timeline(cmd.Context(), args[0], after)
+			if err != nil {
+				return reach(err)
+			}
+			if a.output == "json" {
+				return a.json(map[string]any{"entries": entries})
+			}
+			return printTimeline(a.stdout, entries)
+		},
+	}
+	cmd.Flags().Uint64Var(&after, "after", 0, "only facts after this ledger sequence")
+	return cmd
+}
+
+func printTimeline(to io.Writer, entries []client.Entry) error {
+	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
+	for _, e := range entries {
+		moved := e.From
+		if e.To != e.From {
+			moved = firstOf(e.From, "-") + " -> " + e.To
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s %s\t%s\n", e.Sequence, e.Time.UTC().Format("15:04:05.000"), e.Type, moved, e.Verdict, e.Reason, fields(e.Fields))
+	}
+	return w.Flush()
+}
+
+// fields lists the few that tell the story on one line.
+func fields(m map[string]string) string {
+	var list []string
+	for _, name := range []string{"attempt", "number", "outcome", "job_id", "remote", "state", "claim", "class", "code", "which", "choice", "until", "reason", "owner"} {
+		if v := m[name]; v != "" {
+			list = append(list, name+"="+v)
+		}
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"testing/fstest"
+
+	"github.com/counterfoil/counterfoil/contracts"
+)
+
+// hurry shortens the waits of the built-in contracts, so that a demonstration
+// takes seconds. Nothing else of them changes. Real providers need the real
+// waits: a settle time shorter than the time a request may be held breaks the
+// guarantee that rests on it.
+func hurried() (fs.FS, error) {
+	names, err := fs.Glob(contracts.FS, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	out := fstest.MapFS{}
+	for _, name := range names {
+		text, err := fs.ReadFile(contracts.FS, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, change := range []struct{ from, to string }{
+			{"  settle: 30s\n", "  settle: 1s\n"},
+			{"  late: 5s\n", "  late: 500ms\n"},
+			{"{default: 2s, min: 10ms, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
+			{"{default: 2s, min: 500ms, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
+			{"  backoff: 1s\n", "  backoff: 250ms\n"},
+			{"  request_timeout: 30s\n", "  request_timeout: 2s\n"},
+			{"  not_found_grace: 30s\n", "  not_found_grace: 2s\n"},
+			{"  not_found_grace: 1m\n", "  not_found_grace: 2s\n"},
+		} {
+			text = bytes.ReplaceAll(text, []byte(change.from), []byte(change.to))
+		}
+		out[name] = &fstest.MapFile{Data: text, Mode: 0o444}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no built-in contracts")
+	}
+	return out, nil
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/counterfoil/counterfoil/contracts"
+	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/wire"
+)
+
+// options is everything that can be configured of a service in one process.
+type options struct {
+	Data        string
+	Listen      string
+	Sync        string
+	Workers     int
+	Contracts   string
+	BaseURLs    []string // PROVIDER[/ACCOUNT]=URL
+	Credentials []string // PROVIDER[/ACCOUNT]=REFERENCE
+	HookSecrets []string // PROVIDER=REFERENCE
+	PublicURL   string
+	AllowHTTP   bool
+	LogLevel    string
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the service on an embedded store",
+		Long: `Run the service with all its roles in one process, on an embedded store in a
+data directory. The first start makes an API key and prints it once.
+
+Back up DATA/identity.json apart from the data: with it, a lost ledger still
+gives the same ids and tokens for the same requests.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Data, "data", "counterfoil-data", "data directory")
+	flags.StringVar(&o.Listen, "listen", "127.0.0.1:7766", "address of the HTTP interface")
+	flags.StringVar(&o.Sync, "sync", "always", "always: nothing acknowledged is lost on power loss; interval: the last second may be")
+	flags.IntVar(&o.Workers, "workers", 32, "provider calls at once, 1 to 1024")
+	flags.StringVar(&o.Contracts, "contracts", "", "directory of your own contracts; one of a built-in name replaces it")
+	flags.StringArrayVar(&o.BaseURLs, "base-url", nil, "PROVIDER[/ACCOUNT]=URL instead of the contract's, repeatable")
+	flags.StringArrayVar(&o.Credentials, "credential", nil, "PROVIDER[/ACCOUNT]=env:NAME or file:PATH, repeatable")
+	flags.StringArrayVar(&o.HookSecrets, "hook-secret", nil, "PROVIDER=env:NAME or file:PATH that signs its webhooks, repeatable")
+	flags.StringVar(&o.PublicURL, "public-url", "", "where providers reach this service for webhooks")
+	flags.BoolVar(&o.AllowHTTP, "allow-http", false, "call providers by plain http, where credentials can be read on the way")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, o options) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
+		return usage("--log-level is %q: want debug, info, warn or error", o.LogLevel)
+	}
+	log := slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+	l, err := open(ctx, o, nil, log, nil)
+	if err != nil {
+		return err
+	}
+	if l.newKey != "" {
+		fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
+	}
+	err = l.service.Run(ctx, func() {
+		fmt.Fprintf(a.stdout, "ready on http://%s\n", l.listener.Addr())
+	})
+	return errors.Join(err, l.close())
+}
+
+// local is a service and its embedded store, in this process.
+type local struct {
+	broker   *broker.Broker
+	nats     *journal.NATS
+	service  *wire.Service
+	listener net.Listener
+	newKey   string // bearer key, if this start made one
+}
+
+const (
+	firstPrincipal = "local"
+	keysName       = "keys.jsonl"
+)
+
+// open starts the store and builds the service over it. builtin replaces the
+// built-in contracts if it is not nil; change may alter the
+// configuration, for demonstrations and drills. What can be refused is refused
+// before the data directory is touched.
+func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, change func(*wire.Config)) (_ *local, err error) {
+	if builtin == nil {
+		builtin = contracts.FS
+	}
+	accounts, hooks, err := o.accounts()
+	if err != nil {
+		return nil, err
+	}
+	parsed, sources, err := wire.LoadContracts(builtin, o.Contracts)
+	if err != nil {
+		return nil, &coded{exitUsage, "", err}
+	}
+	for name := range accounts {
+		provider, _, _ := strings.Cut(name, "/")
+		if parsed[provider] == nil {
+			return nil, usage("no contract is named %q: --base-url and --credential name a provider", provider)
+		}
+	}
+	if o.Workers < 1 || o.Workers > 1024 {
+		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return nil, &coded{exitUsage, "--listen names another address", fmt.Errorf("listen: %w", err)}
+	}
+	l := &local{listener: listener}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	clock := wire.NewSystemClock()
+	run := wire.NewID()
+	l.broker, err = broker.Start(broker.Config{Dir: o.Data, Run: run, Now: clock.Now, Sync: broker.Sync(o.Sync), Logger: log})
+	if err != nil {
+		return nil, dataHint(err)
+	}
+	l.nats, err = journal.Connect(ctx, journal.Config{Dial: l.broker.InProcess, Name: "counterfoil", Replicas: 1, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.nats.Provision(ctx); err != nil {
+		return nil, err
+	}
+	identity, err := wire.LoadIdentity(o.Data, rand.Reader, clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	keys, err := l.keys(filepath.Join(o.Data, keysName), clock.Now())
+	if err != nil {
+		return nil, err
+	}
+	config := wire.Config{
+		Store: l.nats, Clock: clock, Log: log, Build: build(),
+		Run: run, Gone: l.broker.Gone, Alone: true,
+		Identity: identity, Contracts: parsed, Sources: sources,
+		Accounts: accounts, HookSecrets: hooks, PublicURL: o.PublicURL,
+		Keys: keys, Listener: listener, Workers: o.Workers,
+		Resolve: outbound.SystemReferences(), AllowHTTP: o.AllowHTTP,
+		Dial: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+	}
+	if change != nil {
+		change(&config)
+	}
+	l.service, err = wire.New(ctx, config)
+	return l, err
+}
+
+// keys opens the keys file. At the first start it makes one key: a crash
+// between writing and printing it leaves a key that nobody knows, and removing
+// the file makes another.
+func (l *local) keys(path string, now time.Time) (*ingest.Keys, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		key, bearer, err := ingest.NewKey(rand.Reader, firstPrincipal, now)
+		if err != nil {
+			return nil, err
+		}
+		if err := ingest.AddKey(path, key); err != nil {
+			return nil, err
+		}
+		l.newKey = bearer
+	}
+	return ingest.OpenKeys(path)
+}
+
+// close lets go of everything, in the reverse order of opening.
+func (l *local) close() error {
+	var errs []error
+	if err := l.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		errs = append(errs, err)
+	}
+	if l.nats != nil {
+		l.nats.Close()
+	}
+	if l.broker != nil {
+		errs = append(errs, l.broker.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+func dataHint(err error) error {
+	var locked *broker.LockedError
+	switch {
+	case errors.As(err, &locked):
+		return &coded{exitFailure, "one process at a time uses a data directory; stop the other, or name another with --data", err}
+	case errors.Is(err, broker.ErrForeign):
+		return &coded{exitFailure, "name an empty or new directory with --data", err}
+	case errors.Is(err, broker.ErrNewer):
+		return &coded{exitFailure, "run the program version that wrote it, or a newer one", err}
+	}
+	return err
+}
+
+// accounts reads the flags that name providers and accounts.
+func (o options) accounts() (map[string]poller.Account, map[string]string, error) {
+	accounts, hooks := map[string]poller.Account{}, map[string]string{}
+	each := func(flag string, list []string, set func(name, value string)) error {
+		for _, item := range list {
+			name, value, ok := strings.Cut(item, "=")
+			if !ok || name == "" || value == "" {
+				return usage("%s: want PROVIDER[/ACCOUNT]=VALUE", flag) // not quoted: it may hold a secret by mistake
+			}
+			set(name, value)
+		}
+		return nil
+	}
+	err := errors.Join(
+		each("--base-url", o.BaseURLs, func(name, value string) {
+			account := accounts[name]
+			account.BaseURL = value
+			accounts[name] = account
+		}),
+		each("--credential", o.Credentials, func(name, value string) {
+			account := accounts[name]
+			account.Credential = value
+			accounts[name] = account
+		}),
+		each("--hook-secret", o.HookSecrets, func(name, value string) { hooks[name] = value }),
+	)
+	return accounts, hooks, err
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/wire"
+	"github.com/counterfoil/counterfoil/simulator"
+)
+
+// stage is a whole installation for demonstrations and drills: the service on
+// an embedded store in a directory, its HTTP interface on a loopback port, the
+// simulator as every provider, and workers that can be killed one by one.
+type stage struct {
+	dir       string
+	contracts fs.FS // nil for the built-in ones
+	log       *slog.Logger
+
+	sim    *simulator.Simulator
+	simURL string
+	mounts map[string]*simulator.Mount // by "provider/account"
+
+	local  *local
+	client *client.Client
+	bearer string // of the first start; later starts use it again
+
+	ctx   context.Context //nolint:containedctx // the run's own; ended by stop
+	end   context.CancelFunc
+	group *errgroup.Group
+
+	mu      sync.Mutex
+	workers map[string]*mortal // guarded by mu
+	running map[string]context.CancelFunc
+}
+
+const (
+	stageToken  = "stage-token"  // what the simulated providers ask for
+	stageSecret = "stage-secret" // what they sign webhooks with
+)
+
+// newStage makes the simulated providers; open starts the service over them.
+func newStage(dir string, log *slog.Logger) (*stage, error) {
+	s := &stage{dir: dir, log: log, mounts: map[string]*simulator.Mount{}}
+	s.sim = simulator.New(simulator.Config{
+		Now: time.Now, Seed: 1, Webhooks: &http.Client{Timeout: 5 * time.Second},
+		WebhookSecret: []byte(stageSecret), CorrelateAlways: true,
+	})
+	var err error
+	if s.simURL, err = s.sim.Listen("127.0.0.1:0"); err != nil {
+		s.sim.Close()
+		return nil, fmt.Errorf("start the simulated providers: %w", err)
+	}
+	return s, nil
+}
+
+// mount makes an account at a provider that has its own options and rules.
+func (s *stage) mount(provider, account string, o simulator.Options, rules ...simulator.Rule) *simulator.Mount {
+	o.Auth = simulator.Auth{Bearer: stageToken}
+	m := s.sim.Mount("/"+provider+"/"+account, simulator.Dialect(provider), rules...)
+	m.Configure(o)
+	s.mounts[provider+"/"+account] = m
+	return m
+}
+
+// open starts the store, the projector and the doors. Workers start with work.
+func (s *stage) open(ctx context.Context) error {
+	o := options{Data: s.dir, Listen: "127.0.0.1:0", Sync: "always", Workers: 16, AllowHTTP: true}
+	for name := range s.mounts {
+		o.BaseURLs = append(o.BaseURLs, name+"="+s.simURL+"/"+name)
+		o.Credentials = append(o.Credentials, name+"=env:STAGE_TOKEN")
+	}
+	s.workers, s.running = map[string]*mortal{}, map[string]context.CancelFunc{}
+	l, err := open(ctx, o, s.contracts, s.log, func(c *wire.Config) {
+		c.Resolve = outbound.References{LookupEnv: func(name string) (string, bool) {
+			v, ok := map[string]string{"STAGE_TOKEN": stageToken, "STAGE_SECRET": stageSecret}[name]
+			return v, ok
+		}, ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist }}
+		c.HookSecrets = map[string]string{"example": "env:STAGE_SECRET", "example-lookup": "env:STAGE_SECRET"}
+		c.PublicURL = "http://" + c.Listener.Addr().String()
+		c.Through = s.through
+	})
+	if err != nil {
+		return err
+	}
+	s.local = l
+	if l.newKey != "" {
+		s.bearer = l.newKey
+	}
+	if s.client, err = client.New("http://"+l.listener.Addr().String(), s.bearer, &http.Client{}); err != nil {
+		return errors.Join(err, l.close())
+	}
+	s.ctx, s.end = context.WithCancel(ctx)
+	s.group, s.ctx = errgroup.WithContext(s.ctx)
+	ready := make(chan struct{})
+	s.group.Go(func() error { return l.service.RunProjector(s.ctx, func() { close(ready) }) })
+	s.group.Go(func() error { return l.service.RunDoors(s.ctx) })
+	select {
+	case <-ready:
+		return nil
+	case <-s.ctx.Done():
+		return errors.Join(errors.New("the service did not start"), s.stop())
+	}
+}
+
+// through gives a worker a connection of its own to the store, which dies with
+// it, as a process's connection does.
+func (s *stage) through(name string, _ journal.Store, call poller.Caller) (journal.Store, poller.Caller, error) {
+	own, err := journal.Connect(s.ctx, journal.Config{Dial: s.local.broker.InProcess, Name: "worker-" + name, Replicas: 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.workers[name]
+	m.onDeath = own.Close
+	store, call := m.wrap(own, call)
+	return store, call, nil
+}
+
+// work starts a worker under a name. dieAfter may kill it (see mortal).
+func (s *stage) work(name string, dieAfter func(factType string) bool) *mortal {
+	m := newMortal()
+	m.dieAfter = dieAfter
+	ctx, stop := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	s.workers[name], s.running[name] = m, stop
+	s.mu.Unlock()
+	s.group.Go(func() error {
+		err := s.local.service.RunPoller(ctx, name)
+		if m.killed() {
+			return nil
+		}
+		m.kill() // it has ended; its connection goes with it
+		return err
+	})
+	s.group.Go(func() error {
+		select {
+		case <-m.dead:
+			stop()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return m
+}
+
+// stop ends the service as a clean stop does. The simulated providers go on.
+func (s *stage) stop() error {
+	s.end()
+	err := s.group.Wait()
+	return errors.Join(err, s.local.close())
+}
+
+// close ends everything; the directory stays.
+func (s *stage) close() { s.sim.Close() }
+
+// quiet is where the service's log goes unless somebody wants to see it.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// tempDir makes a directory that remove takes away.
+func tempDir(purpose string) (dir string, remove func() error, err error) {
+	dir, err = os.MkdirTemp("", "counterfoil-"+purpose+"-")
+	if err != nil {
+		return "", nil, fmt.Errorf("make a directory for the %s: %w", purpose, err)
+	}
+	return dir, func() error { return os.RemoveAll(dir) }, nil
+}

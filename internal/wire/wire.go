@@ -1,0 +1,250 @@
+// Package wire builds running roles from a configuration.
+//
+// It owns what the roles share and none of them may: the clock, randomness, the
+// process's run id, credentials by reference, and the order of starting and
+// stopping. Starting: provision and check the streams, keep the contracts, take
+// over the partitions, then open the doors. Stopping: close the doors, let
+// workers record what they have seen, then let go.
+package wire
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/internal/api"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/projector"
+	"github.com/counterfoil/counterfoil/internal/webhook"
+)
+
+// Clock is the process's time.
+type Clock interface {
+	Now() time.Time
+	Monotonic() time.Duration
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// SystemClock is the machine's clock.
+type SystemClock struct{ outbound.SystemClock }
+
+// NewSystemClock gives the machine's clock.
+func NewSystemClock() SystemClock { return SystemClock{outbound.NewSystemClock()} }
+
+// Sleep waits, or returns ctx's error.
+func (SystemClock) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// NewID gives 20 random characters of a-z and 2-7: 100 bits.
+func NewID() string {
+	var b [13]byte
+	_, _ = rand.Read(b[:]) // never fails; it ends the process instead
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))[:20]
+}
+
+// Config is what runs. Every field is required unless it says otherwise.
+type Config struct {
+	Store journal.Store
+	Clock Clock
+	Log   *slog.Logger
+	Build string // program version, for history records and the version header
+
+	// Run is the id of this run of the process. Gone says whether a run is
+	// proved to be over; nil where nothing proves it.
+	Run  string
+	Gone func(run string) bool
+	// Alone says that this process holds all roles of the installation.
+	Alone bool
+
+	Identity  Identity
+	Contracts map[string]*contract.Contract
+	Sources   map[string][]byte // the contracts' bytes by name
+	// Accounts by "provider/account", or by "provider" for all of its accounts.
+	Accounts map[string]poller.Account
+	// HookSecrets are credential references by provider; a provider without
+	// one cannot call back.
+	HookSecrets map[string]string
+	// PublicURL is where providers reach this service; "" if they cannot.
+	PublicURL string
+
+	Keys     *ingest.Keys
+	Listener net.Listener // of the HTTP interface; closed by Run
+	Workers  int          // provider calls at once, all providers together
+
+	Resolve   outbound.CredentialResolver
+	Dial      outbound.Dialer
+	AllowHTTP bool // providers by plain http
+
+	// ClockDifference is what clocks of two processes may differ by; 0 where
+	// one process holds all roles.
+	ClockDifference time.Duration
+	// Through wraps what one poller uses, for demonstrations and drills that
+	// kill it. Nil leaves it as it is.
+	Through func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller, error)
+}
+
+// Service is a configured set of roles. Its parts can be run one by one, which
+// is how demonstrations and drills kill and replace a worker.
+type Service struct {
+	cfg       Config
+	journal   *journal.Journal
+	catalogue *Catalogue
+	outbound  *outbound.Client
+	ingest    *ingest.Service
+	hooks     *webhook.Receiver
+}
+
+// New builds the roles over a provisioned store.
+func New(ctx context.Context, cfg Config) (*Service, error) {
+	s := &Service{cfg: cfg, journal: journalOver(cfg.Store, cfg.Clock)}
+	var err error
+	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.PublicURL); err != nil {
+		return nil, err
+	}
+	identities := hmac.New(sha256.New, cfg.Identity.Key)
+	identities.Write([]byte("credential identities 1"))
+	s.outbound, err = outbound.New(outbound.Config{
+		Dial: cfg.Dial, Clock: cfg.Clock, Resolve: cfg.Resolve, AllowHTTP: cfg.AllowHTTP,
+		UserAgent: "counterfoil/" + cfg.Build, IdentityKey: identities.Sum(nil), MaxResponse: 1 << 30,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ingest = ingest.New(ingest.Config{
+		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Log: cfg.Log,
+		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
+		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference,
+	})
+	s.hooks = webhook.New(webhook.Config{
+		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
+		Source: "/webhooks/" + cfg.Run,
+	})
+	return s, nil
+}
+
+// RunDoors serves callers and providers until ctx ends, and makes facts of what
+// providers delivered.
+func (s *Service) RunDoors(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.hooks.Run(ctx) })
+	group.Go(func() error {
+		handler := api.Handler(api.Options{
+			Service: s.ingest, Keys: s.cfg.Keys, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
+		})
+		return api.Serve(ctx, s.cfg.Listener, handler, s.cfg.Log)
+	})
+	return group.Wait()
+}
+
+func journalOver(store journal.Store, clock Clock) *journal.Journal {
+	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID})
+}
+
+// Journal is the service's journal.
+func (s *Service) Journal() *journal.Journal { return s.journal }
+
+// Run runs all roles until ctx ends or one of them fails. ready is called when
+// every partition is projected up to the ledger's end and the doors are open.
+func (s *Service) Run(ctx context.Context, ready func()) error {
+	defer s.outbound.Close()
+	group, ctx := errgroup.WithContext(ctx)
+	projected := make(chan struct{})
+	group.Go(func() error { return s.RunProjector(ctx, func() { close(projected) }) })
+	group.Go(func() error {
+		// Nothing is asked of a provider before the derived streams have been
+		// compared with the ledger.
+		select {
+		case <-projected:
+		case <-ctx.Done():
+			return nil
+		}
+		return s.RunPoller(ctx, "1")
+	})
+	group.Go(func() error {
+		select {
+		case <-projected:
+		case <-ctx.Done():
+			return errors.Join(s.cfg.Listener.Close())
+		}
+		ready()
+		return s.RunDoors(ctx)
+	})
+	return group.Wait()
+}
+
+// RunProjector projects all partitions.
+func (s *Service) RunProjector(ctx context.Context, ready func()) error {
+	partitions := make([]int, journal.Partitions)
+	for i := range partitions {
+		partitions[i] = i
+	}
+	p := projector.New(projector.Config{
+		Journal: s.journal, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
+		Source: "/projector/" + s.cfg.Run, Build: s.cfg.Build, Gone: s.gone, Alone: s.cfg.Alone,
+	})
+	return p.Run(ctx, partitions, ready)
+}
+
+// fetchWait is how long a fetch waits for the first wake-up.
+const fetchWait = 5 * time.Second
+
+// RunPoller runs one poller under a name of its own.
+func (s *Service) RunPoller(ctx context.Context, name string) error {
+	store, call := s.cfg.Store, poller.Caller(s.outbound)
+	if s.cfg.Through != nil {
+		var err error
+		if store, call, err = s.cfg.Through(name, store, call); err != nil {
+			return fmt.Errorf("start poller %s: %w", name, err)
+		}
+	}
+	j := journalOver(store, s.cfg.Clock)
+	p := poller.New(poller.Config{
+		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
+		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
+	})
+	var fetches []poller.Fetch
+	for _, provider := range s.catalogue.Providers() {
+		leases, err := j.Leases(ctx, provider)
+		if err != nil {
+			return fmt.Errorf("join the wake-ups of %s: %w", provider, err)
+		}
+		fetches = append(fetches, poller.FromJournal(leases, fetchWait))
+	}
+	return p.Run(ctx, fetches, s.cfg.Workers)
+}
+
+// gone says whether the run named in an owner is proved to be over.
+func (s *Service) gone(owner string) bool {
+	_, run, ok := strings.Cut(owner, "/")
+	return ok && s.cfg.Gone != nil && s.cfg.Gone(run)
+}
+
+// callback is the address a provider may call for an operation.
+func (s *Service) callback(provider, operation string) string {
+	if !s.catalogue.Reachable(provider) {
+		return ""
+	}
+	return strings.TrimRight(s.cfg.PublicURL, "/") + "/hooks/" + provider + "/" + operation
+}
