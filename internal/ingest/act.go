@@ -353,7 +353,7 @@ func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
 	case projections.ReasonTerminal:
 		r.Code, r.Detail = CodeAlreadyTerminal, "the operation ended as "+string(s.Phase)
 	case projections.ReasonRiskUnstated:
-		r.Code, r.Detail = CodeRiskNotAccepted, "the provider does not deduplicate this create any more, so a second job cannot be excluded"
+		r.Code, r.Detail = CodeRiskNotAccepted, "nothing proves that the create made no job, and the provider is not known to recognise it if it is sent again"
 	}
 	return r
 }

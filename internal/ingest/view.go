@@ -96,7 +96,7 @@ type JobView struct {
 type CancelView struct {
 	Wished   bool       `json:"wished"`
 	At       *time.Time `json:"at,omitempty"`
-	Possible bool       `json:"possible"`
+	Possible bool       `json:"possible"` // it may still come to it
 	TooLate  bool       `json:"too_late"`
 }
 
@@ -150,17 +150,11 @@ func ViewOf(s projections.State, now time.Time) View {
 		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),
 		Guarantee: GuaranteeView{s.Intent.Promises.Guarantee, Words(s.Intent.Promises)},
 		Attempts:  AttemptsView{s.Creates.Made, s.Creates.NotSent, s.Creates.Unresolved()},
-		Deadlines: DeadlinesView{
-			moment(s.Dates.Approval), moment(s.Dates.Create), moment(s.Dates.Result), moment(s.Dates.Cancel), moment(s.Dates.Collect),
-		},
-		Version: s.Facts, Sequence: s.Sequence,
+		Deadlines: running(s), Version: s.Facts, Sequence: s.Sequence,
 	}
 	v.Done = v.Terminal || s.Phase.Stopped() && s.NextLook.IsZero()
 	for _, t := range s.Intent.Tags {
 		v.Tags = append(v.Tags, Tag{t.Name, t.Value})
-	}
-	if v.Terminal {
-		v.Deadlines = DeadlinesView{} // none runs any more
 	}
 	if s.Job.ID != "" {
 		v.Job = &JobView{
@@ -171,7 +165,7 @@ func ViewOf(s projections.State, now time.Time) View {
 	if s.Cancel.Wished {
 		v.Cancel = &CancelView{
 			Wished: true, At: moment(s.Cancel.At), TooLate: s.Cancel.TooLate,
-			Possible: !s.Cancel.Impossible && !s.Cancel.TooLate,
+			Possible: !s.Cancel.Impossible && !s.Cancel.TooLate && !v.Terminal,
 		}
 	}
 	v.Problem = problemView(s.Problem)
@@ -190,6 +184,33 @@ func ViewOf(s projections.State, now time.Time) View {
 	v.Allowed = allowed(s)
 	v.NextPollAfter = pollAfter(s, now)
 	return v
+}
+
+// running gives the deadlines that still guard something in the state.
+func running(s projections.State) DeadlinesView {
+	d := s.Dates
+	switch s.Phase {
+	case projections.PhaseApprovalPending:
+		return DeadlinesView{Approval: moment(d.Approval)}
+	case projections.PhaseCreatePending, projections.PhaseCreateUnknown, projections.PhaseReconciliation:
+		v := DeadlinesView{Create: moment(d.Create), Result: moment(d.Result)}
+		if d.CreatePassed {
+			v.Create = nil
+		}
+		return v
+	case projections.PhaseAccepted, projections.PhaseObserving, projections.PhaseInputRequired:
+		return DeadlinesView{Result: moment(d.Result)}
+	case projections.PhaseCancelRequested, projections.PhaseCancelling:
+		if d.Cancel.IsZero() {
+			return DeadlinesView{Result: moment(d.Result)}
+		}
+		return DeadlinesView{Cancel: moment(d.Cancel)} // the result deadline rests meanwhile
+	case projections.PhaseResultCollecting:
+		return DeadlinesView{Collect: moment(d.Collect)}
+	case projections.PhaseQuarantined:
+		return DeadlinesView{Result: moment(d.Result)} // reads and look-ups end with it
+	}
+	return DeadlinesView{}
 }
 
 // allowed lists what the caller may do now. It asks the same functions that
@@ -255,6 +276,9 @@ func Words(p events.Promises) string {
 // span writes a length of time without trailing zero units.
 func span(d time.Duration) string {
 	if d >= 24*time.Hour && d%(24*time.Hour) == 0 {
+		if d == 24*time.Hour {
+			return "1 day"
+		}
 		return fmt.Sprintf("%d days", d/(24*time.Hour))
 	}
 	s := d.String()
