@@ -178,7 +178,7 @@ func (f *folding) note() {
 	}
 	switch {
 	case f.s.Phase.Terminal():
-		f.reason = ReasonTerminal
+		f.reason, f.refuse = ReasonTerminal, f.fact.Kind() == events.Permit
 	case f.fact.Kind() == events.Permit:
 		f.reason, f.refuse = ReasonNotApplicable, true
 	}

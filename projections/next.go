@@ -87,11 +87,12 @@ func Steps(s State) []Step {
 		w.owed()
 	case PhaseCancelRequested:
 		if s.Dates.Cancel.IsZero() {
+			w.cancel() // first: asked for after the result deadline, it would never be sent
 			w.resultDeadline()
 		} else {
 			w.deadline(events.DeadlineCancel, s.Dates.Cancel)
+			w.cancel()
 		}
-		w.cancel()
 		if len(s.Cancels.List) > 0 || !s.Prompt.At.IsZero() {
 			w.read()
 		}

@@ -340,8 +340,11 @@ func table() []Row {
 				if !f.open34() || (f.on == "create.answered/rejected" && !f.throttled()) {
 					return false
 				}
-				if !f.known {
+				switch {
+				case !f.known:
 					f.reason = ReasonNoPermit
+				case f.try.OwnClosed: // its worker has said otherwise
+					return f.stale()
 				}
 				return f.known
 			},
