@@ -221,7 +221,7 @@ func allowed(s projections.State) []Allowed {
 		return list
 	}
 	base := "/v1/operations/" + s.Operation
-	if cancelRefusal(s) == nil && !wished(s) {
+	if !s.Phase.Terminal() && cancelRefusal(s) == nil && !wished(s) {
 		list = append(list, Allowed{Action: "cancel", Method: "POST", Href: base + "/cancel"})
 	}
 	var kinds []events.DecisionKind

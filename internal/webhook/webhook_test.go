@@ -1,0 +1,351 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/counterfoil/counterfoil/contracts"
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/journal/memory"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/signature"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const secret = "canary-secret"
+
+type clock struct{}
+
+func (clock) Now() time.Time { return time.Now() } // the bubble's
+
+func (clock) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+type directory struct{ c *contract.Contract }
+
+func (d directory) Current(name string) (*contract.Contract, bool) { return d.c, name == "example" }
+func (d directory) WebhookSecret(string) (string, bool)            { return "env:HOOK", true }
+
+// bench is a receiver over a store whose faults the test sets.
+type bench struct {
+	t       *testing.T
+	store   *memory.Store
+	fault   func(memory.Call) memory.Fault // nil: none
+	mu      sync.Mutex
+	journal *journal.Journal
+	r       *Receiver
+	log     bytes.Buffer
+	n       int
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	src, err := contracts.FS.ReadFile("example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := contract.Parse("example.yaml", src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, store: memory.New(memory.Config{Now: time.Now})}
+	faulty := memory.Inject(b.store, func(c memory.Call) memory.Fault {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.fault == nil {
+			return memory.Fault{}
+		}
+		return b.fault(c)
+	})
+	b.journal = journal.New(journal.Options{Store: faulty, Now: time.Now, Sleep: clock{}.Sleep, NewID: func() string {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.n++
+		return fmt.Sprintf("id%d", b.n)
+	}})
+	b.r = New(Config{
+		Journal: b.journal, Directory: directory{c}, Clock: clock{}, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Source: "/webhooks/1",
+		Secrets: outbound.References{LookupEnv: func(string) (string, bool) { return secret, true }},
+	})
+	return b
+}
+
+func (b *bench) setFault(f func(memory.Call) memory.Fault) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fault = f
+}
+
+// operation makes one that follows a job.
+func (b *bench) operation(id, job string) {
+	b.t.Helper()
+	ctx := b.t.Context()
+	s, _, err := b.journal.Create(ctx, events.Event{Source: "/ingest/1", Operation: id, Fact: &events.IntentRecorded{
+		Principal: "alice", Provider: "example", Account: "default", Rules: projections.Rules, ClientReference: "cf" + id,
+		Deadlines: events.Deadlines{Create: time.Hour, Result: 24 * time.Hour, Collect: time.Hour},
+		Policy:    events.Policy{PollInterval: time.Minute, PollMax: time.Minute, BackoffBase: time.Second, BackoffMax: time.Minute, RequestTimeout: time.Minute, MaxAttempts: 3},
+		Promises:  events.Promises{Guarantee: events.Deduplicated, HasResult: true, Cancels: true},
+	}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	claim, err := b.journal.Claim(ctx, "example", "default", job, id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, f := range []events.Fact{
+		&events.CreateAttempted{Attempt: events.Attempt{Number: 1, NotAfter: time.Now().Add(time.Minute), Timeout: time.Minute}},
+		&events.CreateAnswered{Attempt: 1, Outcome: events.CreateAccepted, JobID: job, Claim: claim, Call: events.Call{AsOf: s.Sequence}},
+	} {
+		if s, _, err = b.journal.Append(ctx, s, events.Event{Source: "/poller/1", Fact: f}); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func (b *bench) send(operation, body string) (bool, error) {
+	b.t.Helper()
+	signed, err := signature.Sign(signature.Scheme{Name: signature.HMACSHA256Hex, Header: "X-Signature", Prefix: "sha256="}, secret, []byte(body), "", time.Now())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	header := map[string][]string{"X-Forwarded-For": {"canary-header"}}
+	for name, value := range signed {
+		header[name] = []string{value}
+	}
+	return b.r.Receive(b.t.Context(), "example", operation, signature.Delivery{Header: header, Body: []byte(body)})
+}
+
+// run lets the role work for a while of the bubble's time.
+func (b *bench) run(d time.Duration) {
+	ctx, stop := context.WithTimeout(b.t.Context(), d)
+	defer stop()
+	if err := b.r.Run(ctx); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func (b *bench) hooks(operation string) (list []*events.WebhookReceived, state projections.State) {
+	b.t.Helper()
+	lines, err := b.journal.Timeline(b.t.Context(), operation)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, l := range lines {
+		if f, ok := l.Entry.Event.Fact.(*events.WebhookReceived); ok {
+			list = append(list, f)
+		}
+	}
+	if state, err = b.journal.Current(b.t.Context(), operation); err != nil {
+		b.t.Fatal(err)
+	}
+	return list, state
+}
+
+const running = `{"event_id":"e1","type":"job.running","job_id":"job-1","state":"running","client_reference":"cfop_1"}`
+
+// TestOnce: one event, however often it is sent, is one fact and one look.
+func TestOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_1", "job-1")
+		for i := range 20 {
+			if fresh, err := b.send("op_1", running); err != nil || fresh != (i == 0) {
+				t.Errorf("delivery %d: fresh %v, %v", i+1, fresh, err)
+			}
+		}
+		b.run(time.Minute)
+		b.run(time.Minute) // a restart
+		list, s := b.hooks("op_1")
+		if len(list) != 1 || !list[0].Exact || list[0].JobID != "job-1" || list[0].Remote != "running" || list[0].EventID != "e1" {
+			t.Errorf("facts %+v", list)
+		}
+		if s.Prompt.Why != "webhook" || s.Phase != projections.PhaseAccepted {
+			t.Errorf("phase %s, prompt %q", s.Phase, s.Prompt.Why)
+		}
+		// A delivery without an event id is told apart by its body.
+		for _, body := range []string{`{"job_id":"job-1","state":"running"}`, `{"job_id":"job-1","state":"running"}`, `{"job_id":"job-1","state":"failed"}`} {
+			if _, err := b.send("op_1", body); err != nil {
+				t.Error(err)
+			}
+		}
+		b.run(time.Minute)
+		if list, _ := b.hooks("op_1"); len(list) != 3 {
+			t.Errorf("%d facts, want 3", len(list))
+		}
+	})
+}
+
+// TestCrash: the process dies at each call to the store after a delivery was
+// taken, the call done or not. A new one makes exactly one effective fact.
+func TestCrash(t *testing.T) {
+	for _, kind := range []memory.Kind{memory.Unavailable, memory.Undone, memory.Done} {
+		for at := 1; at <= 8; at++ {
+			t.Run(fmt.Sprintf("kind %d at call %d", kind, at), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBench(t)
+					b.operation("op_1", "job-1")
+					if _, err := b.send("op_1", running); err != nil {
+						t.Fatal(err)
+					}
+					calls := 0
+					b.setFault(func(memory.Call) memory.Fault {
+						switch calls++; {
+						case calls < at:
+							return memory.Fault{}
+						case calls == at:
+							return memory.Fault{Kind: kind}
+						}
+						return memory.Fault{Kind: memory.Unavailable}
+					})
+					b.run(10 * time.Second)
+					b.setFault(nil)
+					b.run(2 * time.Minute)
+					list, s := b.hooks("op_1")
+					if len(list) != 1 || s.Prompt.Why != "webhook" {
+						t.Errorf("%d facts, prompt %q\n%s", len(list), s.Prompt.Why, b.log.String())
+					}
+					if strings.Contains(b.log.String(), "canary") {
+						t.Error(b.log.String())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestStoreDoubt: a delivery is taken only if it is stored for certain.
+func TestStoreDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_1", "job-1")
+		fail := memory.Undone
+		b.setFault(func(c memory.Call) memory.Fault {
+			if c.Stream == journal.Webhooks && c.Op == memory.OpPublish {
+				return memory.Fault{Kind: fail}
+			}
+			return memory.Fault{}
+		})
+		if fresh, err := b.send("op_1", running); err == nil || fresh {
+			t.Error("an unstored delivery was taken")
+		}
+		fail = memory.Done
+		if fresh, err := b.send("op_1", running); err != nil || !fresh {
+			t.Errorf("a delivery whose acknowledgement was lost: %v %v", fresh, err)
+		}
+	})
+}
+
+// TestForeignJob: the address is not signed. A delivery for one operation's job,
+// sent to the address of another, is noted on both and stops neither.
+func TestForeignJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_1", "job-1")
+		b.operation("op_2", "job-2")
+		if _, err := b.send("op_2", `{"event_id":"e1","job_id":"job-1","state":"running"}`); err != nil {
+			t.Fatal(err)
+		}
+		// The true one is not kept out by it.
+		if fresh, err := b.send("op_1", `{"event_id":"e1","job_id":"job-1","state":"running"}`); err != nil || !fresh {
+			t.Error(fresh, err)
+		}
+		b.run(time.Minute)
+		two, s := b.hooks("op_2")
+		if len(two) != 1 || two[0].Exact || s.Phase != projections.PhaseAccepted || s.Job.ID != "job-2" {
+			t.Errorf("facts %+v, phase %s, job %s", two, s.Phase, s.Job.ID)
+		}
+		one, s := b.hooks("op_1")
+		if len(one) != 2 || s.Phase != projections.PhaseAccepted {
+			t.Errorf("facts %+v, phase %s", one, s.Phase)
+		}
+	})
+}
+
+// TestSecondJob: a job nobody owns, named at our address, is a second one.
+func TestSecondJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_1", "job-1")
+		if _, err := b.send("op_1", `{"event_id":"e1","job_id":"job-9","client_reference":"cfop_1"}`); err != nil {
+			t.Fatal(err)
+		}
+		b.run(time.Minute)
+		if _, s := b.hooks("op_1"); s.Phase != projections.PhaseQuarantined || s.Quarantine != projections.QuarantineConflict {
+			t.Errorf("phase %s %s", s.Phase, s.Quarantine)
+		}
+	})
+}
+
+func TestRefused(t *testing.T) {
+	b := newBench(t)
+	b.operation("op_1", "job-1")
+	unsigned := signature.Delivery{Header: map[string][]string{"X-Signature": {"sha256=00"}}, Body: []byte("{}")}
+	for _, c := range []struct {
+		provider, operation string
+		want                error
+	}{
+		{"nobody", "op_1", ErrUnknown}, {"example", "op_1", ErrSignature}, {"example", "op_2", ErrSignature}, {"example", "*.>", ErrSignature},
+	} {
+		if _, err := b.r.Receive(t.Context(), c.provider, c.operation, unsigned); !errors.Is(err, c.want) {
+			t.Errorf("%s %s: %v", c.provider, c.operation, err)
+		}
+	}
+	for _, operation := range []string{"op_2", "*.>", ""} {
+		if _, err := b.send(operation, running); !errors.Is(err, ErrUnknown) {
+			t.Errorf("%q: %v", operation, err)
+		}
+	}
+	if _, err := b.send("op_1", strings.Repeat(" ", MaxBody+1)); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	if _, err := b.store.Last(t.Context(), journal.Webhooks, ">"); !errors.Is(err, journal.ErrNoMessage) {
+		t.Error("something was stored")
+	}
+}
+
+// TestNothingSecretIsKept: links lose their queries, unsigned headers stay out.
+func TestNothingSecretIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_1", "job-1")
+		if _, err := b.send("op_1", `{"event_id":"e1","job_id":"job-1","output":"https://u:canary-user@x.test/f?sig=canary-query"}`); err != nil {
+			t.Fatal(err)
+		}
+		b.run(time.Minute)
+		for _, s := range journal.Streams() {
+			for from := uint64(1); ; {
+				m, err := b.store.Next(t.Context(), s, ">", from)
+				if err != nil {
+					break
+				}
+				if text := fmt.Sprint(m.Header, string(m.Data)); strings.Contains(text, "canary") {
+					t.Errorf("%s holds %s", s, text)
+				}
+				from = m.Sequence + 1
+			}
+		}
+	})
+}
