@@ -135,6 +135,21 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestClockDifference: a create deadline must leave room for what the clocks of
+// two processes may differ by, since no request may leave later than that.
+func TestClockDifference(t *testing.T) {
+	h := newHarness(t)
+	h.skew = 30 * time.Second
+	h.over(h.store)
+	for create, status := range map[string]int{"30s": 422, "31s": 202} {
+		w := h.do("alice", "POST", "/v1/operations", map[string]string{"Idempotency-Key": create},
+			`{"provider":"example","params":{"kind":"render"},"deadlines":{"create":"`+create+`"}}`)
+		if w.Code != status || (status == 422 && !strings.Contains(w.Body.String(), "at least 31s")) {
+			t.Errorf("%s: %d %s", create, w.Code, w.Body)
+		}
+	}
+}
+
 // TestLargestBody is the other side of the limit (FC-34), and FC-41: the text of
 // numbers is kept.
 func TestLargestBody(t *testing.T) {

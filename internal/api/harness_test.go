@@ -110,6 +110,7 @@ type harness struct {
 	bearer   map[string]string
 	op       string // the operation answered last
 	broken   bool   // Ready fails
+	skew     time.Duration
 }
 
 type lockedWriter struct {
@@ -150,6 +151,7 @@ func (h *harness) over(store journal.Store) *harness {
 	h.service = ingest.New(ingest.Config{
 		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID, Log: log,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
+		ClockDifference: h.skew,
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"mime"
+	"slices"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -207,6 +208,14 @@ func (r *Receiver) record(ctx context.Context, w *journal.Webhook) error {
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s", len(w.Provider), w.Provider, w.Key))
 	id := "webhook-" + hex.EncodeToString(sum[:16])
+	if w.Delivered > 1 {
+		// Whoever had it before may have died between append and ack.
+		if known, err := r.recorded(ctx, operation, id); err != nil {
+			return err
+		} else if known {
+			return r.ack(ctx, operation, w)
+		}
+	}
 	fact := &events.WebhookReceived{
 		EventID: first(w.Header[headerEventID]), Scheme: first(w.Header[headerScheme]), Exact: true,
 	}
@@ -246,17 +255,34 @@ func (r *Receiver) record(ctx context.Context, w *journal.Webhook) error {
 		return fmt.Errorf("store webhook body for %s: %w", operation, err)
 	}
 	// A crash before the append leaves the delivery in the queue. A crash
-	// between append and ack brings it again; its id is derived from the
-	// delivery, so the second fact is noted as a duplicate, or not made at all.
+	// between append and ack brings it again, and it is found recorded. Two
+	// holders of one lease may both append; the id is derived from the delivery,
+	// so the fold notes the second as a duplicate. The owner's note, if there is
+	// one, comes first, so that it is never the one that is missing.
 	e := events.Event{ID: id, Source: r.cfg.Source, Time: w.Time, Actor: w.Provider, Fact: fact}
-	if _, outcome, err := r.cfg.Journal.Append(ctx, s, e); err != nil {
-		return fmt.Errorf("record webhook for %s (%s): %w", operation, outcome, err)
-	}
 	if owner != "" {
 		if err := r.tellOwner(ctx, owner, e, *fact); err != nil {
 			return err
 		}
 	}
+	if _, outcome, err := r.cfg.Journal.Append(ctx, s, e); err != nil {
+		return fmt.Errorf("record webhook for %s (%s): %w", operation, outcome, err)
+	}
+	return r.ack(ctx, operation, w)
+}
+
+// recorded says whether the operation has the fact.
+func (r *Receiver) recorded(ctx context.Context, operation, id string) (bool, error) {
+	lines, err := r.cfg.Journal.Timeline(ctx, operation)
+	if err != nil {
+		return false, fmt.Errorf("look for a webhook of %s: %w", operation, err)
+	}
+	return slices.ContainsFunc(lines, func(l journal.Line) bool { return l.Entry.Event.ID == id }), nil
+}
+
+// ack ends a delivery that is a fact. A crash before it brings the delivery
+// again.
+func (r *Receiver) ack(ctx context.Context, operation string, w *journal.Webhook) error {
 	if err := w.Ack(ctx); err != nil {
 		return fmt.Errorf("ack webhook for %s, which is recorded: %w", operation, err)
 	}
