@@ -177,6 +177,7 @@ func (a *app) demo(ctx context.Context, data string, leave bool) (err error) {
 	if s.contracts, err = hurried(); err != nil {
 		return err
 	}
+	s.hooks = map[string]string{"example": stageSecret, "example-lookup": stageSecret}
 	list := scenarios()
 	for _, one := range list {
 		s.mount(one.provider, one.name, one.options, one.rules...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/journal"
@@ -21,6 +22,11 @@ type mortal struct {
 	// dieAfter, if set, is asked after each stored fact, by its CloudEvents
 	// type; true kills the worker before it learns that the fact was stored.
 	dieAfter func(factType string) bool
+
+	// single lets the worker have one lease in its life, so that it takes no
+	// other operation's with it.
+	single  bool
+	fetched atomic.Bool
 
 	// onDeath cuts the worker's connection; set before the worker runs.
 	onDeath func()
@@ -121,7 +127,14 @@ type mortalQueue struct {
 
 func (q mortalQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]journal.Delivery, error) {
 	return live(ctx, q.m, func(ctx context.Context) ([]journal.Delivery, error) {
+		if q.m.single && q.m.fetched.Load() {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
 		list, err := q.inner.Fetch(ctx, limit, wait)
+		if len(list) > 0 {
+			q.m.fetched.Store(true)
+		}
 		for i := range list {
 			list[i] = mortalDelivery{q.m, list[i]}
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,7 +27,8 @@ import (
 // simulator as every provider, and workers that can be killed one by one.
 type stage struct {
 	dir       string
-	contracts fs.FS // nil for the built-in ones
+	contracts fs.FS             // nil for the built-in ones
+	hooks     map[string]string // webhook secrets by provider
 	log       *slog.Logger
 
 	sim    *simulator.Simulator
@@ -84,11 +86,16 @@ func (s *stage) open(ctx context.Context) error {
 	}
 	s.workers, s.running = map[string]*mortal{}, map[string]context.CancelFunc{}
 	l, err := open(ctx, o, s.contracts, s.log, func(c *wire.Config) {
-		c.Resolve = outbound.References{LookupEnv: func(name string) (string, bool) {
-			v, ok := map[string]string{"STAGE_TOKEN": stageToken, "STAGE_SECRET": stageSecret}[name]
-			return v, ok
-		}, ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist }}
-		c.HookSecrets = map[string]string{"example": "env:STAGE_SECRET", "example-lookup": "env:STAGE_SECRET"}
+		values := map[string]string{"STAGE_TOKEN": stageToken}
+		c.HookSecrets = map[string]string{}
+		for provider, secret := range s.hooks {
+			name := "STAGE_SECRET_" + strings.ReplaceAll(provider, "-", "_")
+			c.HookSecrets[provider], values[name] = "env:"+name, secret
+		}
+		c.Resolve = outbound.References{
+			LookupEnv: func(name string) (string, bool) { v, ok := values[name]; return v, ok },
+			ReadFile:  func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
+		}
 		c.PublicURL = "http://" + c.Listener.Addr().String()
 		c.Through = s.through
 	})
@@ -130,10 +137,11 @@ func (s *stage) through(name string, _ journal.Store, call poller.Caller) (journ
 	return store, call, nil
 }
 
-// work starts a worker under a name. dieAfter may kill it (see mortal).
+// work starts a worker under a name. With dieAfter it has one lease in its life
+// and may be killed after each fact it stores (see mortal).
 func (s *stage) work(name string, dieAfter func(factType string) bool) *mortal {
 	m := newMortal()
-	m.dieAfter = dieAfter
+	m.dieAfter, m.single = dieAfter, dieAfter != nil
 	ctx, stop := context.WithCancel(s.ctx)
 	s.mu.Lock()
 	s.workers[name], s.running[name] = m, stop

@@ -31,8 +31,8 @@ type View struct {
 
 	State    projections.Phase `json:"state"`
 	Terminal bool              `json:"terminal"` // nothing moves it any more
-	// Done says that nothing more happens by itself: it is terminal, or
-	// stopped and waiting for a decision.
+	// Done says that waiting is over: it is terminal, or stopped until somebody
+	// decides. Late evidence can still move a stopped one.
 	Done       bool                   `json:"done"`
 	Quarantine projections.Quarantine `json:"quarantine,omitempty"`
 	Outcome    projections.Outcome    `json:"outcome,omitempty"` // how the remote job ended
@@ -152,7 +152,7 @@ func ViewOf(s projections.State, now time.Time) View {
 		Attempts:  AttemptsView{s.Creates.Made, s.Creates.NotSent, s.Creates.Unresolved()},
 		Deadlines: running(s), Version: s.Facts, Sequence: s.Sequence,
 	}
-	v.Done = v.Terminal || s.Phase.Stopped() && s.NextLook.IsZero()
+	v.Done = v.Terminal || s.Phase.Stopped()
 	for _, t := range s.Intent.Tags {
 		v.Tags = append(v.Tags, Tag{t.Name, t.Value})
 	}

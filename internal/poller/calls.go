@@ -69,6 +69,17 @@ func (p *Poller) inputs(s projections.State, c *calls) contract.Inputs {
 	}
 }
 
+// inputsWithParams adds the caller's own bytes, for the calls whose request or
+// answer is compared with them.
+func (p *Poller) inputsWithParams(ctx context.Context, s projections.State, c *calls) (contract.Inputs, error) {
+	in := p.inputs(s, c)
+	var err error
+	if in.Params, err = p.cfg.Journal.Payload(ctx, s.Intent.Payload); err != nil {
+		return in, fmt.Errorf("read the caller's parameters: %w", err)
+	}
+	return in, nil
+}
+
 // send makes one exchange and says what it proves. The credential goes along
 // only where the contract puts one.
 func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout time.Duration, guard *events.Attempt) (outbound.Answer, *outbound.Failure) {
@@ -199,7 +210,13 @@ func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fa
 // a job may exist: that is what look-ups and tokens are for. After the claim,
 // INDEX names this operation as owner, and claiming again finds its own entry.
 func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e workflow.SendCreate) (projections.State, error) {
-	request, digest, err := p.createRequest(ctx, s, c, e.Stored)
+	// Read before the permit: after it, a store that does not answer would cost
+	// the answer.
+	in, err := p.inputsWithParams(ctx, s, c)
+	if err != nil {
+		return s, err
+	}
+	request, digest, err := p.createRequest(ctx, c, in, e.Stored)
 	if err != nil {
 		return s, err
 	}
@@ -220,7 +237,7 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 		return p.record(ctx, s, fact)
 	}
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
-		r := c.contract.ReadCreate(reading(answer), p.inputs(s, c))
+		r := c.contract.ReadCreate(reading(answer), in)
 		fact.Outcome, fact.JobID, fact.StatusURL = r.Outcome, r.JobID, r.StatusURL
 		fact.Remote, fact.EchoDiffer = r.Remote, r.EchoDiffer
 		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure); err != nil {
@@ -238,7 +255,7 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 
 // createRequest gives the exact bytes of the create: those of the first
 // attempt if there was one, whatever the contract is by now.
-func (p *Poller) createRequest(ctx context.Context, s projections.State, c *calls, stored events.Digest) (contract.Request, events.Digest, error) {
+func (p *Poller) createRequest(ctx context.Context, c *calls, in contract.Inputs, stored events.Digest) (contract.Request, events.Digest, error) {
 	if !stored.IsZero() {
 		body, err := p.cfg.Journal.Payload(ctx, stored)
 		if err != nil {
@@ -250,12 +267,6 @@ func (p *Poller) createRequest(ctx context.Context, s projections.State, c *call
 		}
 		return request, stored, nil
 	}
-	params, err := p.cfg.Journal.Payload(ctx, s.Intent.Payload)
-	if err != nil {
-		return contract.Request{}, stored, fmt.Errorf("read the caller's parameters: %w", err)
-	}
-	in := p.inputs(s, c)
-	in.Params = params
 	request, err := c.contract.Create(in)
 	if err != nil {
 		return contract.Request{}, stored, fmt.Errorf("build the create: %w", err)
@@ -386,7 +397,10 @@ func (p *Poller) status(ctx context.Context, s projections.State, c *calls, job 
 func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e workflow.LookUp) (projections.State, error) {
 	asOf := s.Sequence
 	fact := &events.LookupAnswered{Outcome: events.LookupAbsent}
-	in := p.inputs(s, c)
+	in, err := p.inputsWithParams(ctx, s, c)
+	if err != nil {
+		return s, err
+	}
 	var answer outbound.Answer
 	var left time.Time
 	var last contract.LookupReading
@@ -432,7 +446,6 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			}
 			fact.Conclusive = fact.Outcome == events.LookupAbsent && s.Intent.Promises.LookupConclusive
 		}
-		var err error
 		if fact.Call, err = p.call(ctx, asOf, answer, last.Failure); err != nil {
 			return s, err
 		}

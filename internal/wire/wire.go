@@ -207,8 +207,13 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	return p.Run(ctx, partitions, ready)
 }
 
-// fetchWait is how long a fetch waits for the first wake-up.
-const fetchWait = 5 * time.Second
+// fetchWait is how long a fetch waits for the first wake-up, and holds a free
+// worker meanwhile; fetchWaitFew is the same where there are few workers for
+// the providers.
+const (
+	fetchWait    = 5 * time.Second
+	fetchWaitFew = 100 * time.Millisecond
+)
 
 // RunPoller runs one poller under a name of its own.
 func (s *Service) RunPoller(ctx context.Context, name string) error {
@@ -224,13 +229,17 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
 	})
+	wait := fetchWait
+	if s.cfg.Workers < 2*len(s.catalogue.Providers()) {
+		wait = fetchWaitFew
+	}
 	var fetches []poller.Fetch
 	for _, provider := range s.catalogue.Providers() {
 		leases, err := j.Leases(ctx, provider)
 		if err != nil {
 			return fmt.Errorf("join the wake-ups of %s: %w", provider, err)
 		}
-		fetches = append(fetches, poller.FromJournal(leases, fetchWait))
+		fetches = append(fetches, poller.FromJournal(leases, wait))
 	}
 	return p.Run(ctx, fetches, s.cfg.Workers)
 }
