@@ -1,0 +1,335 @@
+// Package harness runs a whole installation inside a testing/synctest bubble:
+// the real embedded store on a directory of its own, all roles, the HTTP
+// interface on an in-memory listener, and the simulator as every provider. Time
+// is the bubble's, so hours of waiting take no time.
+//
+// Tests use it from outside: through the HTTP interface, the simulator's log,
+// and the facts in the ledger. Everything must be made inside the bubble.
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/contracts"
+	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/wire"
+	"github.com/counterfoil/counterfoil/simulator"
+)
+
+// Token is the credential the simulated providers ask for.
+const Token = "harness-provider-token"
+
+// HookSecret is what they sign webhooks with.
+const HookSecret = "harness-hook-secret"
+
+// Options of a House. The zero value is a service with the built-in contracts
+// and one poller.
+type Options struct {
+	// Contracts are further contracts, by file name, as a user's directory
+	// holds them.
+	Contracts map[string]string
+	// Edit changes the text of every contract before it is read.
+	Edit func(name, text string) string
+	// Through wraps the store the service uses, to inject faults.
+	Through func(journal.Store) journal.Store
+	// Pollers is how many pollers run, each with its own name; 0 means 1.
+	Pollers int
+	// NoPoller starts none; Poller starts one.
+	NoPoller bool
+	// Webhooks lets providers call back.
+	Webhooks bool
+	// Secrets are further values behind env: references.
+	Secrets map[string]string
+	// Accounts are further accounts, or replacements.
+	Accounts map[string]poller.Account
+	// Log is where the service's log goes; nil means nowhere.
+	Log *slog.Logger
+	// Interval uses the weaker sync; tests of power loss alone need the other.
+	Workers int
+}
+
+// House is a running installation.
+type House struct {
+	T      testing.TB
+	Sim    *simulator.Simulator
+	Client *client.Client
+	HTTP   *http.Client // to the service, with any header
+	Bearer string
+	Broker *broker.Broker
+	Store  journal.Store // past the faults
+	// Journal reads what the service wrote, past the faults.
+	Journal *journal.Journal
+	Service *wire.Service
+
+	options Options
+	dir     string
+	door    *simulator.MemoryListener // of the simulator
+	nats    *journal.NATS
+	stop    context.CancelFunc
+	group   *errgroup.Group
+	ctx     context.Context
+
+	mu      sync.Mutex
+	workers map[string]context.CancelFunc
+}
+
+// New starts an installation and a simulator. It stops at the test's end.
+func New(t testing.TB, o Options) *House {
+	t.Helper()
+	h := &House{T: t, options: o, dir: t.TempDir()}
+	var hooks *http.Client
+	if o.Webhooks {
+		hooks = &http.Client{Transport: lateDial{h}}
+	}
+	h.Sim = simulator.New(simulator.Config{Now: time.Now, Seed: 1, Webhooks: hooks, WebhookSecret: []byte(HookSecret)})
+	h.door = h.Sim.ListenMemory()
+	h.Start()
+	t.Cleanup(func() {
+		h.Sim.Close()
+		h.Stop()
+	})
+	return h
+}
+
+// lateDial sends webhooks to the service as it runs now.
+type lateDial struct{ h *House }
+
+func (l lateDial) RoundTrip(r *http.Request) (*http.Response, error) {
+	return l.h.HTTP.Transport.RoundTrip(r)
+}
+
+// Mount makes a well-behaved simulated provider for the contract's default
+// account; its options and rules can be changed while it runs. The contract's
+// calls go to it from the next Start on, so mount first, or mount under a name
+// of the built-in contracts, whose accounts are configured already.
+func (h *House) Mount(dialect simulator.Dialect, name string, o simulator.Options, rules ...simulator.Rule) *simulator.Mount {
+	o.Auth = simulator.Auth{Bearer: Token}
+	m := h.Sim.Mount("/"+name, dialect, rules...)
+	m.Configure(o)
+	return m
+}
+
+// Start starts the service on the House's directory, as after a stop.
+func (h *House) Start() {
+	h.T.Helper()
+	must := func(err error) {
+		h.T.Helper()
+		if err != nil {
+			h.T.Fatalf("start the service: %v", err)
+		}
+	}
+	o := h.options
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	clock := wire.NewSystemClock()
+	run := wire.NewID()
+	var err error
+	h.Broker, err = broker.Start(broker.Config{Dir: h.dir, Run: run, Now: time.Now, Sync: broker.SyncInterval})
+	must(err)
+	h.nats, err = journal.Connect(h.ctx, journal.Config{Dial: h.Broker.InProcess, Name: "harness", Replicas: 1})
+	must(err)
+	must(h.nats.Provision(h.ctx))
+	h.Store = h.nats
+	h.Journal = journal.New(journal.Options{Store: h.nats, Now: time.Now, Sleep: clock.Sleep, NewID: wire.NewID})
+	store := journal.Store(h.nats)
+	if o.Through != nil {
+		store = o.Through(store)
+	}
+
+	parsed, sources, err := wire.LoadContracts(h.contracts(), "")
+	must(err)
+	accounts := map[string]poller.Account{}
+	for name := range parsed {
+		accounts[name] = poller.Account{BaseURL: "http://provider.test/" + name, Credential: "env:HARNESS_TOKEN"}
+	}
+	maps.Copy(accounts, o.Accounts)
+	secrets := map[string]string{"HARNESS_TOKEN": Token, "HARNESS_HOOK": HookSecret}
+	maps.Copy(secrets, o.Secrets)
+
+	identity, err := wire.LoadIdentity(h.dir, strings.NewReader(strings.Repeat("harness identity", 8)), time.Now())
+	must(err)
+	keyFile := filepath.Join(h.dir, "keys.jsonl")
+	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
+		key, bearer, err := ingest.NewKey(strings.NewReader(strings.Repeat("harness key", 16)), "tester", time.Now())
+		must(err)
+		must(ingest.AddKey(keyFile, key))
+		h.Bearer = bearer
+	}
+	keys, err := ingest.OpenKeys(keyFile)
+	must(err)
+
+	listener := simulator.NewMemoryListener()
+	config := wire.Config{
+		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
+		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts,
+		Keys: keys, Listener: listener, Workers: max(o.Workers, 8),
+		Resolve: outbound.References{
+			LookupEnv: func(name string) (string, bool) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				v, ok := secrets[name]
+				return v, ok
+			},
+			ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
+		},
+		Dial: h.door.DialContext, AllowHTTP: true,
+	}
+	if o.Webhooks {
+		config.PublicURL, config.HookSecrets = "http://counterfoil.test", map[string]string{}
+		for name := range parsed {
+			config.HookSecrets[name] = "env:HARNESS_HOOK"
+		}
+	}
+	h.Service, err = wire.New(h.ctx, config)
+	must(err)
+	h.HTTP = listener.Client()
+	h.Client, err = client.New("http://counterfoil.test", h.Bearer, h.HTTP)
+	must(err)
+
+	h.group, h.ctx = errgroup.WithContext(h.ctx)
+	h.workers = map[string]context.CancelFunc{}
+	ready := make(chan struct{})
+	h.group.Go(func() error { return h.Service.RunProjector(h.ctx, func() { close(ready) }) })
+	h.group.Go(func() error { return h.Service.RunDoors(h.ctx) })
+	select {
+	case <-ready:
+	case <-h.ctx.Done():
+		h.T.Fatalf("the service did not start: %v", h.group.Wait())
+	}
+	if !o.NoPoller {
+		for i := range max(o.Pollers, 1) {
+			h.Poller("poller-" + string(rune('1'+i)))
+		}
+	}
+}
+
+func (h *House) contracts() fs.FS {
+	out := memFS{}
+	names, err := fs.Glob(contracts.FS, "*.yaml")
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(contracts.FS, name)
+		if err != nil {
+			h.T.Fatal(err)
+		}
+		out[name] = string(text)
+	}
+	maps.Copy(out, h.options.Contracts)
+	if h.options.Edit != nil {
+		for name, text := range out {
+			out[name] = h.options.Edit(name, text)
+		}
+	}
+	return out.fs()
+}
+
+// Poller starts one more poller.
+func (h *House) Poller(name string) {
+	ctx, stop := context.WithCancel(h.ctx)
+	h.mu.Lock()
+	h.workers[name] = stop
+	h.mu.Unlock()
+	h.group.Go(func() error { return h.Service.RunPoller(ctx, name) })
+}
+
+// StopPoller asks a poller to stop; it still records what it has seen.
+func (h *House) StopPoller(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.workers[name]()
+}
+
+// Stop stops the service; the simulator goes on. Start starts it again.
+func (h *House) Stop() {
+	if h.stop == nil {
+		return
+	}
+	h.stop()
+	h.stop = nil
+	if err := h.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		h.T.Errorf("the service stopped with an error: %v", err)
+	}
+	h.HTTP.CloseIdleConnections()
+	h.nats.Close()
+	if err := h.Broker.Stop(); err != nil {
+		h.T.Errorf("stop the store: %v", err)
+	}
+}
+
+// Submit asks for an operation with the parameters given as JSON text.
+func (h *House) Submit(key, provider, params string) client.Operation {
+	h.T.Helper()
+	op, _, err := h.Client.Submit(h.T.Context(), key, client.Submission{Provider: provider, Params: json.RawMessage(params)})
+	if err != nil {
+		h.T.Fatalf("submit %s: %v", key, err)
+	}
+	return op
+}
+
+// Wait waits until the operation is in one of the states, or done if none are
+// given, at most so long in the bubble's time.
+func (h *House) Wait(id string, limit time.Duration, states ...string) client.Operation {
+	h.T.Helper()
+	var op client.Operation
+	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+		var err error
+		if op, err = h.Client.Get(h.T.Context(), id); err != nil {
+			h.T.Fatalf("get %s: %v", id, err)
+		}
+		if len(states) == 0 && op.Done {
+			return op
+		}
+		for _, state := range states {
+			if op.State == state {
+				return op
+			}
+		}
+		if time.Now().After(end) {
+			h.T.Fatalf("%s is %s (%s) after %s, want %v\n%s", id, op.State, op.Reason, limit, states, h.Story(id))
+		}
+	}
+}
+
+// Timeline reads the operation's facts.
+func (h *House) Timeline(id string) []client.Entry {
+	h.T.Helper()
+	list, err := h.Client.Timeline(h.T.Context(), id, 0)
+	if err != nil {
+		h.T.Fatalf("timeline of %s: %v", id, err)
+	}
+	return list
+}
+
+// Story is the operation's timeline as text, for failures.
+func (h *House) Story(id string) string {
+	var b strings.Builder
+	for _, e := range h.Timeline(id) {
+		text, _ := json.Marshal(e.Fields)
+		b.WriteString(e.Time.Format("15:04:05.000") + " " + e.Type + " " + e.From + " -> " + e.To + " " + e.Verdict + " " + e.Reason + " " + string(text) + "\n")
+	}
+	return b.String()
+}
