@@ -51,6 +51,8 @@ type Options struct {
 	Edit func(name, text string) string
 	// Through wraps the store the service uses, to inject faults.
 	Through func(journal.Store) journal.Store
+	// ThroughPoller wraps what one poller uses, by its name.
+	ThroughPoller func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller)
 	// Pollers is how many pollers run, each with its own name; 0 means 1.
 	Pollers int
 	// NoPoller starts none; Poller starts one.
@@ -90,12 +92,15 @@ type House struct {
 
 	mu      sync.Mutex
 	workers map[string]context.CancelFunc
+	secrets map[string]string // behind env: references; guarded by mu
 }
 
 // New starts an installation and a simulator. It stops at the test's end.
 func New(t testing.TB, o Options) *House {
 	t.Helper()
 	h := &House{T: t, options: o, dir: t.TempDir()}
+	h.secrets = map[string]string{"HARNESS_TOKEN": Token, "HARNESS_HOOK": HookSecret}
+	maps.Copy(h.secrets, o.Secrets)
 	var hooks *http.Client
 	if o.Webhooks {
 		hooks = &http.Client{Transport: lateDial{h}}
@@ -165,8 +170,6 @@ func (h *House) Start() {
 		accounts[name] = poller.Account{BaseURL: "http://provider.test/" + name, Credential: "env:HARNESS_TOKEN"}
 	}
 	maps.Copy(accounts, o.Accounts)
-	secrets := map[string]string{"HARNESS_TOKEN": Token, "HARNESS_HOOK": HookSecret}
-	maps.Copy(secrets, o.Secrets)
 
 	identity, err := wire.LoadIdentity(h.dir, strings.NewReader(strings.Repeat("harness identity", 8)), time.Now())
 	must(err)
@@ -189,7 +192,7 @@ func (h *House) Start() {
 			LookupEnv: func(name string) (string, bool) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				v, ok := secrets[name]
+				v, ok := h.secrets[name]
 				return v, ok
 			},
 			ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
@@ -200,6 +203,12 @@ func (h *House) Start() {
 		config.PublicURL, config.HookSecrets = "http://counterfoil.test", map[string]string{}
 		for name := range parsed {
 			config.HookSecrets[name] = "env:HARNESS_HOOK"
+		}
+	}
+	if through := o.ThroughPoller; through != nil {
+		config.Through = func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller, error) {
+			store, call = through(name, store, call)
+			return store, call, nil
 		}
 	}
 	h.Service, err = wire.New(h.ctx, config)
@@ -224,6 +233,9 @@ func (h *House) Start() {
 		}
 	}
 }
+
+// Dir is the data directory.
+func (h *House) Dir() string { return h.dir }
 
 func (h *House) contracts() fs.FS {
 	out := memFS{}
@@ -263,21 +275,36 @@ func (h *House) StopPoller(name string) {
 	h.workers[name]()
 }
 
+// SetSecret installs a fresh value behind env:name, as a rotation does.
+func (h *House) SetSecret(name, value string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.secrets[name] = value
+}
+
 // Stop stops the service; the simulator goes on. Start starts it again.
 func (h *House) Stop() {
+	h.T.Helper()
+	if err := h.Abandon(); err != nil && !errors.Is(err, context.Canceled) {
+		h.T.Errorf("the service stopped with an error: %v", err)
+	}
+}
+
+// Abandon stops as Stop does and gives the service's error instead of failing:
+// a service whose store was cut off by Options.Through stops with one.
+func (h *House) Abandon() error {
 	if h.stop == nil {
-		return
+		return nil
 	}
 	h.stop()
 	h.stop = nil
-	if err := h.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		h.T.Errorf("the service stopped with an error: %v", err)
-	}
+	err := h.group.Wait()
 	h.HTTP.CloseIdleConnections()
 	h.nats.Close()
 	if err := h.Broker.Stop(); err != nil {
 		h.T.Errorf("stop the store: %v", err)
 	}
+	return err
 }
 
 // Submit asks for an operation with the parameters given as JSON text.
