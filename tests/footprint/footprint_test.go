@@ -32,8 +32,8 @@ func BenchmarkDisk(b *testing.B) {
 		})
 		h.Mount(simulator.Example, "example", simulator.Options{
 			Plan: simulator.StepsPerRead("queued", "running", "running", "succeeded"),
-			Result: func(simulator.Job) (string, []byte) {
-				return "application/json", []byte(`{"output":"` + filler(1010) + `"}`)
+			Result: func(j simulator.Job) (string, []byte) {
+				return "application/json", []byte(`{"output":"` + filler(1010, j.ID) + `"}`)
 			},
 		})
 		ids := make([]string, b.N)
