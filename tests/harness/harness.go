@@ -65,8 +65,12 @@ type Options struct {
 	Accounts map[string]poller.Account
 	// Log is where the service's log goes; nil means nowhere.
 	Log *slog.Logger
-	// Interval uses the weaker sync; tests of power loss alone need the other.
+	// Workers is how many provider calls run at once; less than 8 means 8.
 	Workers int
+	// Correlate makes the simulator tell operations apart by the member
+	// "correlation" of the create's body and not by their token, so that a
+	// changed token is seen as a duplicate.
+	Correlate bool
 }
 
 // House is a running installation.
@@ -89,6 +93,7 @@ type House struct {
 	stop    context.CancelFunc
 	group   *errgroup.Group
 	ctx     context.Context
+	life    *life // of the running service
 
 	mu      sync.Mutex
 	workers map[string]context.CancelFunc
@@ -105,7 +110,7 @@ func New(t testing.TB, o Options) *House {
 	if o.Webhooks {
 		hooks = &http.Client{Transport: lateDial{h}}
 	}
-	h.Sim = simulator.New(simulator.Config{Now: time.Now, Seed: 1, Webhooks: hooks, WebhookSecret: []byte(HookSecret)})
+	h.Sim = simulator.New(simulator.Config{Now: time.Now, Seed: 1, Webhooks: hooks, WebhookSecret: []byte(HookSecret), CorrelateAlways: o.Correlate})
 	h.door = h.Sim.ListenMemory()
 	h.Start()
 	t.Cleanup(func() {
@@ -162,6 +167,8 @@ func (h *House) Start() {
 	if o.Through != nil {
 		store = o.Through(store)
 	}
+	h.life = &life{}
+	store = mortal{h.life, store}
 
 	parsed, sources, err := wire.LoadContracts(h.contracts(), "")
 	must(err)
@@ -305,6 +312,20 @@ func (h *House) Abandon() error {
 		h.T.Errorf("stop the store: %v", err)
 	}
 	return err
+}
+
+// Kill ends the service as kill -9 does: nothing that it still tries reaches the
+// store, and its connections are cut. Start starts it again.
+func (h *House) Kill() {
+	h.life.end()
+	h.stop()
+	h.stop = nil
+	_ = h.group.Wait() // a killed process reports nothing
+	h.HTTP.CloseIdleConnections()
+	h.nats.Close()
+	if err := h.Broker.Stop(); err != nil {
+		h.T.Errorf("stop the store: %v", err)
+	}
 }
 
 // Submit asks for an operation with the parameters given as JSON text.
