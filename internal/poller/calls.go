@@ -192,14 +192,16 @@ func reading(a outbound.Answer) contract.Answer {
 }
 
 // permit stores a permit and says whether the effect may be attempted: it was
-// stored at the expected sequence and the fold opened the attempt.
-func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fact) (projections.State, bool, error) {
+// stored at the expected sequence, the fold opened the attempt, and nobody has
+// presumed since that its owner is gone. Newer facts may have come behind it; a
+// call that is permitted may leave all the same.
+func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fact, a events.Attempt) (projections.State, bool, error) {
 	s, outcome, err := p.append(ctx, s, fact)
 	if err != nil || outcome != journal.Stored {
 		return s, false, err
 	}
-	_, open := s.OpenAttempt()
-	return s, open != nil && open.Sequence == s.Sequence && open.Owner == p.cfg.Owner, nil
+	kind, open := s.OpenAttempt()
+	return s, open != nil && kind == fact.Type() && open.Number == a.Number && open.Owner == a.Owner, nil
 }
 
 // create sends the create.
@@ -221,7 +223,7 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 		return s, err
 	}
 	e.Attempt.Request = digest
-	s, applied, err := p.permit(ctx, s, &events.CreateAttempted{Attempt: e.Attempt})
+	s, applied, err := p.permit(ctx, s, &events.CreateAttempted{Attempt: e.Attempt}, e.Attempt)
 	if err != nil || !applied {
 		return s, err
 	}
@@ -305,7 +307,7 @@ func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e wo
 		return s, fmt.Errorf("build the cancel: %w", err)
 	}
 	e.Attempt.Request = events.Sum(encodeRequest(request))
-	s, applied, err := p.permit(ctx, s, &events.CancelAttempted{Attempt: e.Attempt})
+	s, applied, err := p.permit(ctx, s, &events.CancelAttempted{Attempt: e.Attempt}, e.Attempt)
 	if err != nil || !applied {
 		return s, err
 	}
@@ -515,7 +517,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 	if e.Attempt != nil {
 		var applied bool
 		var err error
-		if s, applied, err = p.permit(ctx, s, &events.ResultAttempted{Attempt: *e.Attempt}); err != nil || !applied {
+		if s, applied, err = p.permit(ctx, s, &events.ResultAttempted{Attempt: *e.Attempt}, *e.Attempt); err != nil || !applied {
 			return s, err
 		}
 		number = e.Attempt.Number
