@@ -204,6 +204,18 @@ func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fa
 	return s, open != nil && kind == fact.Type() && open.Number == a.Number && open.Owner == a.Owner, nil
 }
 
+// presumed says whether this worker's own attempt was given up for dead before
+// it was made. Nobody but this worker knows that nothing left.
+func presumed(tries projections.Tries, a events.Attempt) bool {
+	return slices.ContainsFunc(tries.List, func(t projections.Try) bool {
+		return t.Number == a.Number && t.Owner == a.Owner && t.Status == projections.AttemptPresumed
+	})
+}
+
+func unsent(s projections.State) events.Call {
+	return events.Call{AsOf: s.Sequence, Class: events.ErrorNotAfter, Message: "the attempt was given up before it was made"}
+}
+
 // create sends the create.
 //
 // A crash before the permit is stored leaves at most a payload that nothing
@@ -224,8 +236,13 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 	}
 	e.Attempt.Request = digest
 	s, applied, err := p.permit(ctx, s, &events.CreateAttempted{Attempt: e.Attempt}, e.Attempt)
-	if err != nil || !applied {
+	switch {
+	case err != nil:
 		return s, err
+	case !applied && presumed(s.Creates, e.Attempt):
+		return p.record(ctx, s, &events.CreateAnswered{Attempt: e.Attempt.Number, Outcome: events.CreateNotSent, Call: unsent(s)})
+	case !applied:
+		return s, nil
 	}
 	asOf := s.Sequence
 	answer, failure := p.send(ctx, c, request, e.Attempt.Timeout, &e.Attempt)
@@ -308,8 +325,13 @@ func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e wo
 	}
 	e.Attempt.Request = events.Sum(encodeRequest(request))
 	s, applied, err := p.permit(ctx, s, &events.CancelAttempted{Attempt: e.Attempt}, e.Attempt)
-	if err != nil || !applied {
+	switch {
+	case err != nil:
 		return s, err
+	case !applied && presumed(s.Cancels, e.Attempt):
+		return p.record(ctx, s, &events.CancelAnswered{Attempt: e.Attempt.Number, Outcome: events.CancelNotSent, Call: unsent(s)})
+	case !applied:
+		return s, nil
 	}
 	asOf := s.Sequence
 	answer, failure := p.send(ctx, c, request, e.Attempt.Timeout, &e.Attempt)
