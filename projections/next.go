@@ -62,7 +62,9 @@ func Steps(s State) []Step {
 		return nil
 	}
 	if _, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() {
-		return []Step{{Kind: StepPresume, At: t.GoneAt(), Because: "an attempt is open and may be running"}}
+		// Whoever presumes may have a clock that is ahead of the worker's.
+		at := t.GoneAt().Add(s.Intent.Policy.ClockDifference)
+		return []Step{{Kind: StepPresume, At: at, Because: "an attempt is open and may be running"}}
 	}
 	w := &walk{s: &s}
 	switch s.Phase {
