@@ -356,14 +356,17 @@ func (f *folding) keepTime() {
 		f.retryAt(fact.RetryAt)
 		f.settlePrompt(fact.AsOf)
 	case *events.LookupAnswered:
-		s.Pace.LastLookup, s.Pace.LastLookupLeft = at, latest(s.Pace.LastLookupLeft, fact.LeftAt)
+		s.Pace.LastLookup = at
 		s.Pace.Lookups++
+		if fact.Outcome != events.LookupFailed { // a failed one has looked at nothing
+			s.Pace.LastLookupLeft = latest(s.Pace.LastLookupLeft, fact.LeftAt)
+		}
 		if fact.Outcome != events.LookupFailed && !fact.LeftAt.Before(s.ConclusiveAt()) {
 			s.OwedLookup = false
 		}
 		if fact.Outcome == events.LookupFailed {
 			s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
-			if s.Phase.Terminal() && s.Pace.Lookups >= owedLookupTries {
+			if !s.Phase.Live() && s.Pace.Lookups >= owedLookupTries {
 				s.OwedLookup = false
 			}
 		}
@@ -396,13 +399,14 @@ func (f *folding) keepTime() {
 
 // owe notes that a look-up for stray jobs is owed, unless one left late enough.
 func (s *State) owe() {
-	if s.Intent.Promises.Lookup != events.LookupNone && s.owesLookup() && s.Pace.LastLookupLeft.Before(s.ConclusiveAt()) {
-		s.OwedLookup = true
+	if s.Intent.Promises.Lookup == events.LookupNone || !s.owesLookup() || !s.Pace.LastLookupLeft.Before(s.ConclusiveAt()) {
+		return
 	}
+	s.OwedLookup = s.OwedLookup || s.Phase.Live() || s.Pace.Lookups < owedLookupTries
 }
 
-// owedLookupTries bounds the look-ups a terminal operation still makes when
-// the provider does not answer them.
+// owedLookupTries bounds the look-ups a stopped or terminal operation still
+// makes when the provider does not answer them.
 const owedLookupTries = 5
 
 // owesLookup says whether a stray job may exist: more than one attempt left, or
@@ -465,6 +469,9 @@ func (f *folding) enter(p Phase, why Reason) {
 	s := f.s
 	if p != PhaseQuarantined {
 		s.Quarantine = ""
+	}
+	if !p.Live() && p != s.Phase {
+		s.Pace.Lookups = 0 // the owed ones are counted from here
 	}
 	s.Phase, s.Reason = p, why
 	if p.Terminal() {
