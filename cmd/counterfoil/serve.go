@@ -148,6 +148,9 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	if err := l.nats.Provision(ctx); err != nil {
 		return nil, err
 	}
+	if err := l.nats.Check(ctx); err != nil {
+		return nil, &coded{exitFailure, "a stream was changed from outside: put the named setting back", err}
+	}
 	identity, err := wire.LoadIdentity(o.Data, rand.Reader, clock.Now())
 	if err != nil {
 		return nil, err
@@ -163,7 +166,8 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		Accounts: accounts, HookSecrets: hooks, PublicURL: o.PublicURL,
 		Keys: keys, Listener: listener, Workers: o.Workers,
 		Resolve: outbound.SystemReferences(), AllowHTTP: o.AllowHTTP,
-		Dial: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		Check: l.nats.Check,
+		Dial:  (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 	}
 	if change != nil {
 		change(&config)

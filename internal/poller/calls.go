@@ -196,6 +196,11 @@ func reading(a outbound.Answer) contract.Answer {
 // presumed since that its owner is gone. Newer facts may have come behind it; a
 // call that is permitted may leave all the same.
 func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fact, a events.Attempt) (projections.State, bool, error) {
+	if p.cfg.Permits != nil {
+		if err := p.cfg.Permits(); err != nil {
+			return s, false, fmt.Errorf("no call with side effects is permitted: %w", err)
+		}
+	}
 	s, outcome, err := p.append(ctx, s, fact)
 	if err != nil || outcome != journal.Stored {
 		return s, false, err

@@ -61,7 +61,8 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a Poller. All fields but Patience, Beat and Gone are required.
+// Config of a Poller. All fields but Gone, Permits, Patience, Beat and Record
+// are required.
 type Config struct {
 	Journal   *journal.Journal
 	Call      Caller
@@ -80,6 +81,11 @@ type Config struct {
 	Owner string
 	// Gone says whether an owner is proved to be gone (workflow.World).
 	Gone func(owner string) bool
+
+	// Permits says why no call with side effects may be permitted now, if none
+	// may: the streams are not what they were, or the clock is off. Evidence and
+	// reads go on. Nil means that nothing forbids them.
+	Permits func() error
 
 	// Patience is how long a worker waits out the remainder of a wake-up that
 	// came early; a longer one is left to the lease's end. Default 2 s.

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -97,6 +98,10 @@ type Config struct {
 	Dial      outbound.Dialer
 	AllowHTTP bool // providers by plain http
 
+	// Check says what of the streams is not as it was provisioned; it is asked
+	// every minute. Nil where nobody else can change them.
+	Check func(ctx context.Context) error
+
 	// ClockDifference is what clocks of two processes may differ by; 0 where
 	// one process holds all roles.
 	ClockDifference time.Duration
@@ -114,6 +119,9 @@ type Service struct {
 	outbound  *outbound.Client
 	ingest    *ingest.Service
 	hooks     *webhook.Receiver
+
+	// drift is why no permits are taken; nil text while the streams are sound.
+	drift atomic.Pointer[string]
 }
 
 // New builds the roles over a provisioned store.
@@ -170,6 +178,7 @@ func (s *Service) Journal() *journal.Journal { return s.journal }
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer s.outbound.Close()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.RunChecks(ctx) })
 	projected := make(chan struct{})
 	group.Go(func() error { return s.RunProjector(ctx, func() { close(projected) }) })
 	group.Go(func() error {
@@ -192,6 +201,39 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 		return s.RunDoors(ctx)
 	})
 	return group.Wait()
+}
+
+// checkEvery is how often the streams are compared with what was provisioned.
+const checkEvery = time.Minute
+
+// RunChecks compares the streams with what was provisioned until ctx ends. A
+// loosened stream stops permits, never evidence; so does one that cannot be
+// checked, since a server that does not answer keeps no permit either.
+func (s *Service) RunChecks(ctx context.Context) error {
+	if s.cfg.Check == nil {
+		return nil
+	}
+	for s.cfg.Clock.Sleep(ctx, checkEvery) == nil {
+		err := s.cfg.Check(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			s.drift.Store(nil)
+			continue
+		}
+		s.cfg.Log.ErrorContext(ctx, "no call with side effects is permitted until the streams are as provisioned", "error", err)
+		text := err.Error()
+		s.drift.Store(&text)
+	}
+	return nil
+}
+
+func (s *Service) permits() error {
+	if text := s.drift.Load(); text != nil {
+		return errors.New(*text)
+	}
+	return nil
 }
 
 // RunProjector projects all partitions.
@@ -228,6 +270,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
+		Permits: s.permits,
 	})
 	wait := fetchWait
 	if s.cfg.Workers < 2*len(s.catalogue.Providers()) {
