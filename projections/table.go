@@ -393,10 +393,10 @@ func table() []Row {
 			},
 		},
 		{
-			ID: "11", From: inC(), On: []Trigger{"lookup.answered/found"},
+			ID: "11", From: inCOrQuarantined(), On: []Trigger{"lookup.answered/found"},
 			When: func(f *folding) bool {
 				l := f.fact.(*events.LookupAnswered)
-				if _, exact := f.exactJob(); exact || f.s.Creates.Unresolved() == 0 || len(f.candidates()) == 0 {
+				if _, exact := f.exactJob(); exact || !f.open34() || f.s.Creates.Unresolved() == 0 || len(f.candidates()) == 0 {
 					return false
 				}
 				if !f.covers(l.AsOf) {
@@ -406,6 +406,9 @@ func table() []Row {
 			},
 			Then: func(f *folding) {
 				f.s.Candidates = f.candidates()
+				if f.s.Phase == PhaseQuarantined {
+					return // whoever decides sees what there is to adopt
+				}
 				if f.s.Intent.Promises.WebhookNamesJob {
 					f.enter(PhaseReconciliation, ReasonCreateUnknown)
 					return
