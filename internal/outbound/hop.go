@@ -119,6 +119,12 @@ func (h *hop) request(ctx context.Context) *http.Request {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(h.body)), int64(len(h.body))
 	case h.method != http.MethodGet && h.method != http.MethodHead:
 		r.Body = http.NoBody
+	default:
+		// A body that cannot be had again, though it is empty and nothing of it
+		// is written: net/http would resend the read by itself when a connection
+		// it kept alive is reset, and the provider would be asked twice for one
+		// recorded read, without a wait between.
+		r.Body = io.NopCloser(strings.NewReader(""))
 	}
 	if h.attach != nil {
 		h.attach(r)

@@ -22,8 +22,8 @@
 // resolved for this call and do not appear in an Answer or an error.
 //
 // Limits. Between the clock check and the system call lie microseconds in which
-// the process can be stopped; they are not closed. A read may be written twice by net/http when
-// an idle connection turns out to be dead. Names of headers are written in
+// the process can be stopped; they are not closed. A read that meets an idle connection's end
+// fails, since what the provider saw of it is not known; its caller reads again. Names of headers are written in
 // canonical case and sorted order; only values of one name keep theirs. A body
 // that ends with the connection (Answer.CloseDelimited) cannot be told from a cut one.
 package outbound

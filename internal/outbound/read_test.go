@@ -52,6 +52,29 @@ func TestConnectionReuse(t *testing.T) {
 	}
 }
 
+// A read whose kept-alive connection dies fails and is not sent again unseen.
+func TestReadOnDeadConnectionIsWrittenOnce(t *testing.T) {
+	both(t, func(t *testing.T, nw *network, secure func(*outbound.Config), base string) {
+		nw.serve = func(_ int, c net.Conn) {
+			br := bufio.NewReader(c)
+			if readRequest(br) {
+				_, _ = io.WriteString(c, ok)
+			}
+			readRequest(br)
+		}
+		c := newClient(t, nw, secure)
+		get := outbound.Request{Method: "GET", URL: base}
+		if _, err := c.Do(t.Context(), get); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Do(t.Context(), get)
+		wantFailure(t, err, outbound.Reset, outbound.SentUnknown)
+		if w := nw.wire(); len(w) != 1 || requests(w) != 2 {
+			t.Errorf("%d connections, %d requests, want 1 and 2", len(w), requests(w))
+		}
+	})
+}
+
 func TestReadWithNotAfterHasItsOwnConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := &network{t: t, serve: answering(ok)}
