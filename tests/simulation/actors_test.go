@@ -1,0 +1,471 @@
+package simulation
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/projector"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// operation is one request of the simulated caller.
+type operation struct {
+	id        string
+	partition int
+	intent    *events.IntentRecorded
+	params    []byte
+	submit    time.Time
+	cancel    time.Time // zero: never
+	submitted bool
+	cancelled bool
+
+	risked  bool // a decision accepted that a second job may be made
+	decided bool
+	adopted bool
+
+	newest         uint64            // fact in the ledger
+	facts, records int               // stored of it
+	folded         projections.State // of the ledger, by the judge
+}
+
+func (w *world) name() string { return fmt.Sprintf("p%d", w.cfg.Seed) }
+
+// operations draws what the caller will ask for. All of one run share a
+// provider and an account; half of many have the same parameters.
+func (w *world) operations(c *contract.Contract) {
+	cfg := w.cfg
+	policy, err := c.Policy(events.Policy{
+		PollInterval: cfg.Interval, RequestTimeout: cfg.Timeout, MaxAttempts: cfg.Attempts, ClockDifference: cfg.Difference,
+	})
+	if err != nil {
+		panic(err)
+	}
+	deadlines, err := c.Deadlines(events.Deadlines{Create: cfg.Create, Result: cfg.Result, Cancel: cfg.Cancel, Collect: cfg.Collect})
+	if err != nil {
+		panic(err)
+	}
+	promises := c.Promises(cfg.Webhooks)
+	promises.Settle = cfg.Held + cfg.Late
+	promises.TokenWindow = cfg.Window
+	promises.GoneConfirmsCancel, promises.PartialResults = cfg.GoneConfirms, cfg.Partial
+	promises.Strict = cfg.Strict && promises.LookupConclusive
+	if cfg.NoResult {
+		promises.HasResult = false
+	}
+	if cfg.NoRepeatCancel {
+		promises.RepeatCancel = false
+	}
+	key := []byte("instance key of the simulation")
+	home := int(cfg.Seed % journal.Partitions)
+	for i := range cfg.Ops {
+		op := &operation{params: []byte(`{"version":"v1","input":{"n":1}}`)}
+		if i%2 == 1 {
+			op.params = fmt.Appendf(nil, `{"version":"v1","input":{"n":%d}}`, i)
+		}
+		for n := 0; op.id == ""; n++ {
+			id := fmt.Sprintf("op_%d_%d_%d", cfg.Seed, i, n)
+			if p := journal.Partition(id); p == home || (i%3 == 2 && p == (home+1)%journal.Partitions) {
+				op.id, op.partition = id, p
+			}
+		}
+		fingerprint := events.Digest(sha256.Sum256([]byte(op.id)))
+		token, reference := c.Identifiers(key, op.id, fingerprint)
+		op.intent = &events.IntentRecorded{
+			Principal: "alice", Provider: w.name(), Account: "main", Contract: c.Digest,
+			Fingerprint: fingerprint, Payload: events.Sum(op.params), PayloadSize: uint64(len(op.params)),
+			Token: token, ClientReference: reference, Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
+		}
+		op.submit = w.clock.Now().Add(w.between(0, 2*time.Second))
+		if cfg.Many {
+			op.submit = w.clock.Now().Add(w.between(0, cfg.Faults/2))
+		}
+		if w.chance(cfg.Cancels) {
+			op.cancel = op.submit.Add(w.between(0, pick(w, time.Second, 20*time.Second, 2*time.Minute)))
+		}
+		w.ops = append(w.ops, op)
+	}
+}
+
+func (w *world) partitions() []int {
+	var list []int
+	for _, op := range w.ops {
+		if !slices.Contains(list, op.partition) {
+			list = append(list, op.partition)
+		}
+	}
+	return list
+}
+
+func (w *world) operation(id string) *operation {
+	for _, op := range w.ops {
+		if op.id == id {
+			return op
+		}
+	}
+	panic("simulation: operation " + id + " was not asked for")
+}
+
+// directory implements poller.Directory.
+type directory struct{ c *contract.Contract }
+
+func (d directory) Contract(context.Context, events.Digest) (*contract.Contract, error) {
+	return d.c, nil
+}
+
+func (d directory) Account(string, string) (poller.Account, error) {
+	return poller.Account{BaseURL: providerURL, Credential: "env:KEY"}, nil
+}
+
+// lease implements poller.Lease over the journal's own.
+type lease struct{ *journal.Lease }
+
+func (l *lease) Operation() string { return l.Lease.Wake.Operation }
+func (l *lease) At() time.Time     { return l.Lease.Wake.At }
+
+// gone says whether an owner is proved to be gone: an earlier run of the one
+// process that holds everything.
+func (w *world) gone(p *process) func(string) bool {
+	if w.cfg.Cluster {
+		return nil
+	}
+	return func(owner string) bool {
+		_, text, ok := strings.Cut(owner, "/run-")
+		run, err := strconv.Atoi(text)
+		return ok && err == nil && run < p.run
+	}
+}
+
+func (w *world) poller(p *process, name string, c *contract.Contract) *actor {
+	return w.actor(p, name, func(a *actor) {
+		j := a.journal()
+		worker := poller.New(poller.Config{
+			Journal: j, Call: &caller{a}, Directory: directory{c}, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
+			Callback: func(string, string) string { return "" },
+			Source:   "/poller/" + name, Owner: a.name, Gone: w.gone(p),
+		})
+		var leases *journal.Leases
+		for leases == nil {
+			var err error
+			if leases, err = j.Leases(context.Background(), w.name()); err != nil {
+				_ = a.Sleep(context.Background(), time.Second)
+			}
+		}
+		for {
+			list, err := leases.Fetch(context.Background(), 1, 0)
+			if err != nil {
+				_ = a.Sleep(context.Background(), time.Second)
+				continue
+			}
+			if len(list) == 0 {
+				a.idle(func() uint64 { return w.wakeMoves }, 30*time.Second)
+				continue
+			}
+			for _, l := range list {
+				a.attend(worker, &lease{l})
+			}
+		}
+	})
+}
+
+func (a *actor) attend(worker *poller.Poller, l *lease) {
+	w := a.w
+	w.logf("%s leases %s, delivery %d, at %s", a.name, l.Operation(), l.Delivered, l.At().Sub(w.began))
+	a.lease, a.nextBeat, a.attending = l, w.clock.Now().Add(10*time.Second), l.Operation()
+	err := worker.Attend(context.Background(), l)
+	a.lease, a.attending = nil, ""
+	if err == nil {
+		w.provider.confirmed = append(w.provider.confirmed, a.saw...)
+	}
+	w.logf("%s leaves %s: %v", a.name, l.Operation(), err)
+	a.saw = nil
+}
+
+// projectorActor works on one partition, for one tenure after the other, as
+// Projector.Run does.
+func (w *world) projector(p *process, name string, partition int) *actor {
+	return w.actor(p, name, func(a *actor) {
+		j := a.journal()
+		pr := projector.New(projector.Config{
+			Journal: j, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
+			Source: "/projector/" + name, Build: "simulation", Gone: w.gone(p), Alone: !w.cfg.Cluster,
+		})
+		ctx := context.Background()
+		first := true
+		for {
+			err := a.tenure(ctx, j, pr, partition, &first)
+			w.logf("%s: tenure of %d ends: %v", a.name, partition, err)
+			wait := time.Second
+			if errors.Is(err, journal.ErrFenced) {
+				// Another has it. It is taken back at a moment nobody expects.
+				wait = w.between(0, 40*time.Second)
+				if w.healthy {
+					wait = time.Hour
+				}
+			}
+			_ = a.Sleep(ctx, wait)
+		}
+	})
+}
+
+func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Projector, partition int, first *bool) error {
+	w := a.w
+	t, err := j.TakeOver(ctx, partition)
+	if err != nil {
+		return err
+	}
+	w.logf("%s has partition %d", a.name, partition)
+	work, err := pr.Open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	for {
+		busy, err := work.Step(ctx, 0)
+		if err != nil {
+			return err
+		}
+		if busy {
+			continue
+		}
+		if err := work.Sweep(ctx, !w.cfg.Cluster && *first); err != nil {
+			return err
+		}
+		*first = false
+		for end := a.Now().Add(5 * time.Minute); a.Now().Before(end); {
+			busy, err := work.Step(ctx, 0)
+			if err != nil {
+				return err
+			}
+			if !busy {
+				a.idle(func() uint64 { return w.ledgerMoves }, end.Sub(a.Now()))
+			}
+		}
+	}
+}
+
+// caller submits, cancels and decides, each at least once: who does not know
+// whether it happened does it again.
+func (w *world) caller(p *process) *actor {
+	return w.actor(p, "caller", func(a *actor) {
+		j := a.journal()
+		ctx := context.Background()
+		for {
+			worked := false
+			for _, op := range w.ops {
+				now := w.clock.Now()
+				switch {
+				case !op.submitted && !op.submit.After(now):
+					worked = true
+					op.submitted = a.submit(ctx, j, op)
+				case op.submitted && !op.cancelled && !op.cancel.IsZero() && !op.cancel.After(now):
+					worked = true
+					op.cancelled = a.wish(ctx, j, op)
+				}
+			}
+			if worked {
+				continue
+			}
+			next := w.clock.Now().Add(10 * time.Minute)
+			for _, op := range w.ops {
+				if !op.submitted && op.submit.Before(next) {
+					next = op.submit
+				}
+				if op.submitted && !op.cancelled && !op.cancel.IsZero() && op.cancel.Before(next) {
+					next = op.cancel
+				}
+			}
+			if w.cfg.Decides {
+				next = w.clock.Now().Add(min(next.Sub(w.clock.Now()), w.between(5*time.Second, time.Minute)))
+				a.decisions(ctx, j)
+			}
+			a.pause(next, nil)
+		}
+	})
+}
+
+func (a *actor) submit(ctx context.Context, j *journal.Journal, op *operation) bool {
+	if _, err := j.PutPayload(ctx, op.params); err != nil {
+		return false
+	}
+	s, outcome, err := j.Create(ctx, events.Event{
+		ID: a.newID(), Source: "/ingest", Operation: op.id, Time: a.Now(), Actor: "alice", Fact: op.intent,
+	})
+	if err != nil && outcome != journal.Stored {
+		a.w.logf("submit %s: %v", op.id, err)
+		return false
+	}
+	a.w.logf("submitted %s: %s, %s", op.id, outcome, s.Phase)
+	return true
+}
+
+func (a *actor) wish(ctx context.Context, j *journal.Journal, op *operation) bool {
+	s, err := j.Current(ctx, op.id)
+	if err != nil {
+		return false
+	}
+	if a.w.cfg.Seed%2 == 0 && s.Phase.Terminal() {
+		return true
+	}
+	_, outcome, err := j.Append(ctx, s, events.Event{
+		ID: "cancel-" + op.id, Source: "/ingest", Time: a.Now(), Actor: "alice", Fact: &events.CancelRequested{Who: "alice"},
+	})
+	a.w.logf("cancel of %s: %s %v", op.id, outcome, err)
+	return outcome == journal.Stored
+}
+
+// decisions settles some of what automation must not settle.
+func (a *actor) decisions(ctx context.Context, j *journal.Journal) {
+	w := a.w
+	for _, op := range w.ops {
+		if !op.submitted || !w.chance(0.3) {
+			continue
+		}
+		s, err := j.Current(ctx, op.id)
+		if err != nil || !s.Phase.Stopped() {
+			continue
+		}
+		d := &events.DecisionMade{Who: "alice", Sequence: s.Sequence}
+		d.Choice = pick(w, events.DecideAbandon, events.DecideExtend, events.DecideAdopt, events.DecideRetryCreate,
+			events.DecideResume, events.DecideRetryCollection, events.DecideAcceptResult, events.DecideMarkCancelled)
+		if ok, _ := projections.Allowed(s, d.Choice); !ok {
+			continue
+		}
+		switch d.Choice {
+		case events.DecideExtend:
+			d.Which, d.Until = events.DeadlineResult, a.Now().Add(w.cfg.Result)
+		case events.DecideAdopt:
+			jobs := append(slices.Clone(s.Candidates), s.Strays...)
+			if len(jobs) == 0 {
+				continue
+			}
+			d.JobID = jobs[w.rng.IntN(len(jobs))]
+			if d.Claim, err = j.Claim(ctx, s.Intent.Provider, s.Intent.Account, d.JobID, op.id); err != nil {
+				continue
+			}
+		case events.DecideRetryCreate:
+			d.AcceptRisk = w.chance(0.5)
+		case events.DecideMarkCancelled:
+			d.Evidence = events.Sum([]byte("seen"))
+		case events.DecideAbandon, events.DecideResume, events.DecideRetryCollection, events.DecideAcceptResult:
+		}
+		// Whether it is stored or not: from here on a decision may stand.
+		op.decided = true
+		op.risked = op.risked || d.AcceptRisk
+		op.adopted = op.adopted || d.Choice == events.DecideAdopt
+		_, outcome, err := j.Append(ctx, s, events.Event{
+			ID: a.newID(), Source: "/ingest", Time: a.Now(), Actor: "alice", Fact: d,
+		})
+		w.logf("decision %s on %s: %s %v", d.Choice, op.id, outcome, err)
+	}
+}
+
+// callbacks is the webhook role: it takes deliveries as they come and appends
+// each as a fact with an id made from its key. One that was not acknowledged
+// comes again.
+func (w *world) callbacks(p *process) *actor {
+	return w.actor(p, "hook", func(a *actor) {
+		j := a.journal()
+		ctx := context.Background()
+		for {
+			if len(w.provider.webhooks) == 0 || w.provider.webhooks[0].at.After(w.clock.Now()) {
+				next := w.clock.Now().Add(10 * time.Minute)
+				if len(w.provider.webhooks) > 0 {
+					next = w.provider.webhooks[0].at
+				}
+				a.until = next
+				a.point(false)
+				a.until = time.Time{}
+				continue
+			}
+			h := w.provider.webhooks[0]
+			if !a.deliver(ctx, j, h) {
+				_ = a.Sleep(ctx, 5*time.Second)
+				continue
+			}
+			w.provider.webhooks = slices.DeleteFunc(w.provider.webhooks, func(x webhook) bool { return x == h })
+		}
+	})
+}
+
+func (a *actor) deliver(ctx context.Context, j *journal.Journal, h webhook) bool {
+	s, err := j.Current(ctx, h.operation)
+	if errors.Is(err, journal.ErrNoOperation) {
+		return true
+	}
+	if err != nil {
+		return false
+	}
+	exact := s.Intent.Promises.WebhookNamesJob
+	if !exact {
+		owner, owned, err := j.Owner(ctx, s.Intent.Provider, s.Intent.Account, h.job)
+		if err != nil {
+			return false
+		}
+		exact = owned && owner == h.operation
+	}
+	_, outcome, err := j.Append(ctx, s, events.Event{
+		ID: "wh_" + h.key, Source: "/webhooks", Time: a.Now(),
+		Fact: &events.WebhookReceived{EventID: h.key, Scheme: "test", Remote: h.state, JobID: h.job, Exact: exact},
+	})
+	a.w.logf("webhook %s for %s, %s is %s: %s %v", h.key, h.operation, h.job, h.state, outcome, err)
+	return outcome == journal.Stored
+}
+
+// populate makes the processes.
+func (w *world) populate(c *contract.Contract) {
+	cfg := w.cfg
+	skew := func() time.Duration {
+		if !cfg.Cluster {
+			return 0
+		}
+		half := cfg.Difference / 2
+		return pick(w, -half, half, w.between(-half, half))
+	}
+	var list []*process
+	if cfg.Cluster {
+		for i := range cfg.Pollers {
+			list = append(list, &process{name: fmt.Sprintf("poller-%d", i), skew: skew(), start: func(p *process) []*actor {
+				return []*actor{w.poller(p, "worker", c)}
+			}})
+		}
+		for i := range cfg.Projectors {
+			list = append(list, &process{name: fmt.Sprintf("projector-%d", i), skew: skew(), start: func(p *process) []*actor {
+				var actors []*actor
+				for _, n := range w.partitions() {
+					actors = append(actors, w.projector(p, fmt.Sprintf("partition-%d", n), n))
+				}
+				return actors
+			}})
+		}
+	} else {
+		list = append(list, &process{name: "counterfoil", start: func(p *process) []*actor {
+			var actors []*actor
+			for i := range cfg.Pollers {
+				actors = append(actors, w.poller(p, fmt.Sprintf("worker-%d", i), c))
+			}
+			for _, n := range w.partitions() {
+				actors = append(actors, w.projector(p, fmt.Sprintf("partition-%d", n), n))
+			}
+			return actors
+		}})
+	}
+	list = append(list,
+		&process{name: "ingest", skew: skew(), start: func(p *process) []*actor { return []*actor{w.caller(p)} }},
+		&process{name: "callbacks", skew: skew(), start: func(p *process) []*actor { return []*actor{w.callbacks(p)} }},
+	)
+	w.processes = list
+	for _, p := range list {
+		w.boot(p)
+	}
+}

@@ -1,0 +1,424 @@
+package simulation
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/codec"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	maxSteps = 400_000       // of one run
+	maxRest  = 3 * time.Hour // after the last fault
+)
+
+// run plays one seed to its end and gives what was violated.
+func run(cfg config, store journal.Store, c clock, tracing bool) *world {
+	w := &world{cfg: cfg, store: store, clock: c, tracing: tracing}
+	w.rng = newSource(cfg.Seed)
+	w.began = c.Now()
+	w.journal = journal.New(journal.Options{
+		Store: store, Now: c.Now, NewID: func() string { return "judge" },
+		Sleep: func(context.Context, time.Duration) error { return errors.New("the judge does not wait") },
+	})
+	w.provider = newProvider(w)
+	contracts, err := library()
+	if err != nil {
+		w.violate("contracts: %v", err)
+		return w
+	}
+	key := cfg.Contract
+	if cfg.Once {
+		key += " once"
+	}
+	one := contracts[key]
+	w.operations(one)
+	w.populate(one)
+	if cfg.Plain {
+		w.heal()
+	} else {
+		if cfg.Identity > 0 {
+			from := w.between(0, cfg.Faults)
+			w.after(from, func() { w.provider.identity = "identity-2" })
+			w.after(from+w.between(time.Second, 2*time.Minute), func() { w.provider.identity = "identity-1" })
+		}
+		w.after(cfg.Faults, w.heal)
+	}
+	// Long enough for every deadline, then until nothing more is due.
+	least := w.began.Add(cfg.Faults + time.Minute)
+	most := w.began.Add(cfg.Faults + maxRest)
+	for {
+		w.step()
+		now := w.clock.Now()
+		if len(w.broken) > 0 {
+			break
+		}
+		if w.resting && now.After(least) && w.rested() {
+			break
+		}
+		if w.steps > maxSteps || now.After(most) {
+			w.violate("after %s and %d steps it does not come to rest:%s", now.Sub(w.began), w.steps, w.restless())
+			break
+		}
+	}
+	w.judge()
+	for _, p := range w.processes {
+		w.crash(p, 0)
+	}
+	return w
+}
+
+// caughtUp gives the operation's state and whether the projector has recorded
+// all of it.
+func (w *world) caughtUp(op *operation) (projections.State, bool) {
+	if op.folded.Sequence < op.newest {
+		op.folded.Operation = op.id
+		s, err := w.journal.Catch(context.Background(), op.folded)
+		if err != nil {
+			w.violate("read %s: %v", op.id, err)
+		}
+		op.folded = s
+	}
+	return op.folded, op.facts > 0 && op.facts == op.records
+}
+
+// rested says whether nothing more will happen by itself.
+func (w *world) rested() bool {
+	if !w.healthy || len(w.provider.webhooks) > 0 {
+		return false
+	}
+	for _, op := range w.ops {
+		if !op.submitted || (!op.cancel.IsZero() && !op.cancelled) {
+			return false
+		}
+		s, ok := w.caughtUp(op)
+		if !ok {
+			return false
+		}
+		if _, more := projections.Next(s); more {
+			return false
+		}
+	}
+	for _, q := range w.provider.wire {
+		if q.ended.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// restless names what still goes on.
+func (w *world) restless() string {
+	var b strings.Builder
+	for _, op := range w.ops {
+		s, _ := w.caughtUp(op)
+		if next, more := projections.Next(s); more || op.facts != op.records {
+			fmt.Fprintf(&b, " %s is %s, %s at %s, %d facts, %d records;", op.id, s.Phase, s.Because, next.Sub(w.began), op.facts, op.records)
+		}
+	}
+	return b.String()
+}
+
+// attention checks that an operation that has a next look, and whose newest
+// fact is projected, has a wake-up no later than that look, scheduled, due or
+// leased. It is asked whenever nothing runs.
+func (w *world) attention() {
+	for _, op := range w.ops {
+		s, ok := w.caughtUp(op)
+		if !ok {
+			continue
+		}
+		next, some := projections.Next(s)
+		if !some {
+			if s.Phase.Live() {
+				w.violate("%s is %s and has no next look", op.id, s.Phase)
+			}
+			continue
+		}
+		_, err := w.store.Last(context.Background(), journal.Wakeups, "due."+w.name()+"."+op.id)
+		if err == nil {
+			continue // due, or leased: it comes again when the lease ends
+		}
+		wake, found, err := w.journal.PendingWake(context.Background(), op.id)
+		switch {
+		case err != nil:
+			w.violate("wake-up of %s: %v", op.id, err)
+		case !found:
+			w.violate("%s is %s, its next look is %s, and no wake-up exists", op.id, s.Phase, next.Sub(w.began))
+		case wake.At.After(next):
+			w.violate("%s is %s, its next look is %s, and its wake-up comes at %s", op.id, s.Phase, next.Sub(w.began), wake.At.Sub(w.began))
+		}
+	}
+}
+
+// judge checks what must hold at the end.
+func (w *world) judge() {
+	bound := map[string]string{}
+	for _, op := range w.ops {
+		s, _ := w.caughtUp(op)
+		if s.Phase.Live() {
+			w.violate("%s is still %s at the end", op.id, s.Phase)
+		}
+		if s.Quarantine == projections.QuarantineUnreadable {
+			w.violate("%s has a fact that cannot be read", op.id)
+		}
+		list, verdicts := w.judgeHistory(op)
+		w.judgeWire(op, s)
+		w.judgeJobs(op, s, list, verdicts)
+		if s.Job.ID != "" {
+			if other, twice := bound[s.Job.ID]; twice {
+				w.violate("%s is bound to %s and to %s", s.Job.ID, other, op.id)
+			}
+			bound[s.Job.ID] = op.id
+		}
+		if w.cfg.Plain && s.Phase != projections.PhaseSucceeded {
+			w.violate("%s is %s (%s) although nothing went wrong", op.id, s.Phase, s.Reason)
+		}
+	}
+	w.judgeSeen()
+}
+
+// judgeHistory folds the ledger again, compares, and gives the facts.
+func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []projections.Verdict) {
+	ctx := context.Background()
+	facts := fmt.Sprintf("facts.0.%02d.%s", op.partition, op.id)
+	history := fmt.Sprintf("history.1.%02d.%s", op.partition, op.id)
+	s := projections.State{Operation: op.id}
+	previous := events.ChainStart(op.id)
+	record := uint64(1)
+	for {
+		m, err := w.store.Next(ctx, journal.Ledger, facts, s.Sequence+1)
+		if err != nil {
+			break
+		}
+		event, digest, err := events.Decode(m.Header, m.Data)
+		if err != nil {
+			w.violate("%s: fact %d cannot be read: %v", op.id, m.Sequence, err)
+			return list, verdicts
+		}
+		if event.Previous != previous {
+			w.violate("%s: fact %d does not follow the one before", op.id, m.Sequence)
+		}
+		previous = digest
+		before := s.Phase
+		var want projections.Record
+		s, want = projections.Fold(s, projections.Entry{Sequence: m.Sequence, Time: m.Time, Event: event, Digest: digest})
+		want.Build = "simulation"
+		if w.tracing {
+			w.logf("  %s %6d %-22s %s", m.Time.Sub(w.began).Round(time.Millisecond), m.Sequence, event.Fact.Type(), describe(want, event))
+		}
+		if before.Terminal() && s.Phase != before {
+			w.violate("%s left %s for %s", op.id, before, s.Phase)
+		}
+		have, err := w.store.Next(ctx, journal.History, history, record)
+		switch {
+		case err != nil:
+			w.violate("%s: fact %d has no record", op.id, m.Sequence)
+		case !bytes.Equal(codec.Marshal(&want), have.Data):
+			w.violate("%s: the record of fact %d is not what the fold gives", op.id, m.Sequence)
+		}
+		record = have.Sequence + 1
+		list, verdicts = append(list, event), append(verdicts, want.Verdict)
+	}
+	if _, err := w.store.Next(ctx, journal.History, history, record); !errors.Is(err, journal.ErrNoMessage) {
+		w.violate("%s has more records than facts", op.id)
+	}
+	return list, verdicts
+}
+
+func describe(r projections.Record, e events.Event) string {
+	return fmt.Sprintf("%-8s row %-4s %s -> %s %s | %s %+v", r.Verdict, r.Row, r.From, r.To, r.Reason, e.Source, e.Fact)
+}
+
+// judgeWire checks what was sent.
+func (w *world) judgeWire(op *operation, s projections.State) {
+	var calls []*request
+	creates := 0
+	var first *request
+	for _, q := range w.provider.wire {
+		if q.operation != op.id {
+			continue
+		}
+		if q.kind == "create" {
+			creates++
+			switch {
+			case first == nil:
+				first = q
+			case !bytes.Equal(first.r.Body, q.r.Body), first.r.URL != q.r.URL, !slices.Equal(first.r.Header, q.r.Header):
+				w.violate("%s: two creates differ: %s %v and %s %v", op.id, first.r.Body, first.r.Header, q.r.Body, q.r.Header)
+			}
+		}
+		if (q.kind == "create" || q.kind == "cancel") && !q.effect {
+			w.violate("%s: a %s was sent as if it changed nothing", op.id, q.kind)
+		}
+		if q.effect {
+			calls = append(calls, q)
+		}
+	}
+	if uint64(creates) > s.Creates.Made {
+		w.violate("%s: %d creates were sent and %d permitted", op.id, creates, s.Creates.Made)
+	}
+	for i, a := range calls {
+		for _, b := range calls[i+1:] {
+			end := a.ended
+			if end.IsZero() || end.After(a.deadline) {
+				end = a.deadline // its own client gives up then, however long it is stopped
+			}
+			if b.left.Before(end) {
+				w.violate("%s: %s of %s left at %s while %s of %s was on the wire until %s", op.id,
+					b.kind, b.actor, b.left.Sub(w.began), a.kind, a.actor, end.Sub(w.began))
+			}
+		}
+	}
+}
+
+// judgeJobs compares the operation with what the provider has.
+func (w *world) judgeJobs(op *operation, s projections.State, list []events.Event, verdicts []projections.Verdict) {
+	var made []*job
+	for _, j := range w.provider.jobs {
+		if j.operation == op.id {
+			made = append(made, j)
+		}
+	}
+	guarantee := op.intent.Promises.Guarantee
+	if len(made) > 1 && !op.risked {
+		w.violate("%s (%s) made %d jobs", op.id, guarantee, len(made))
+	}
+	known := func(id string) bool { return s.Job.ID == id || slices.Contains(s.Strays, id) }
+	// An end that says that nothing was made.
+	if s.Phase.Terminal() && s.Job.ID == "" && !op.decided {
+		for _, j := range made {
+			if !known(j.id) {
+				w.violate("%s is %s (%s) without a job, and the provider has %s", op.id, s.Phase, s.Reason, j.id)
+			}
+		}
+	}
+	if guarantee != events.AskAfterLoss && s.Phase == projections.PhaseAbandoned && op.intent.Promises.Lookup == events.LookupExact {
+		for _, j := range made {
+			if !known(j.id) && s.Quarantine != projections.QuarantineConflict && !j.gone {
+				w.violate("%s is abandoned and the provider's %s is not listed as stray", op.id, j.id)
+			}
+		}
+	}
+	if s.Phase == projections.PhaseQuarantined && s.Quarantine == projections.QuarantineConflict && !op.decided {
+		w.violate("%s is in conflict: %v", op.id, s.Strays)
+	}
+	mine := w.provider.byID[s.Job.ID]
+	if s.Job.ID != "" && mine == nil {
+		w.violate("%s follows %s, which does not exist", op.id, s.Job.ID)
+		return
+	}
+	marked, accepted := false, false
+	for i, e := range list {
+		d, ok := e.Fact.(*events.DecisionMade)
+		if !ok || verdicts[i] != projections.Applied {
+			continue
+		}
+		marked = marked || d.Choice == events.DecideMarkCancelled
+		accepted = accepted || d.Choice == events.DecideAcceptResult
+	}
+	if s.Phase == projections.PhaseCancelled && !marked {
+		for _, j := range made {
+			if !j.gone && j.state != "cancelled" && !slices.Contains(s.Strays, j.id) {
+				w.violate("%s is cancelled and %s is %s", op.id, j.id, j.state)
+			}
+		}
+	}
+	if s.Phase == projections.PhaseSucceeded {
+		w.judgeSuccess(op, s, mine, list, accepted)
+	}
+	w.judgeCandidates(op, s, made, list)
+}
+
+// judgeCandidates checks that whoever has to decide is shown the jobs that a
+// look-up without our reference named.
+func (w *world) judgeCandidates(op *operation, s projections.State, made []*job, list []events.Event) {
+	if s.Phase != projections.PhaseQuarantined || s.Quarantine != projections.QuarantineUnknown ||
+		op.intent.Promises.Lookup != events.LookupCandidates || op.decided {
+		return
+	}
+	looked := slices.ContainsFunc(list, func(e events.Event) bool {
+		l, ok := e.Fact.(*events.LookupAnswered)
+		return ok && l.Outcome != events.LookupFailed && l.LeftAt.After(s.ConclusiveAt())
+	})
+	for _, j := range made {
+		if looked && !j.gone && !slices.Contains(s.Candidates, j.id) && !w.ownedElsewhere(op, j.id) {
+			w.violate("%s looked for candidates and does not list %s", op.id, j.id)
+		}
+	}
+}
+
+func (w *world) ownedElsewhere(op *operation, id string) bool {
+	owner, owned, err := w.journal.Owner(context.Background(), w.name(), "main", id)
+	return err == nil && owned && owner != op.id
+}
+
+// judgeSuccess wants the read that saw the end and the result that was kept.
+func (w *world) judgeSuccess(op *operation, s projections.State, mine *job, list []events.Event, accepted bool) {
+	read, kept := false, false
+	for _, e := range list {
+		switch fact := e.Fact.(type) {
+		case *events.JobObserved:
+			read = read || (fact.JobID == s.Job.ID && (fact.State == events.ClassSucceeded || fact.State == events.ClassPartial))
+		case *events.CreateAnswered:
+			read = read || fact.Outcome == events.CreateCompleted
+		case *events.ResultCollected:
+			passed := !slices.ContainsFunc(fact.Checks, func(c events.Check) bool { return !c.Passed })
+			kept = kept || passed || accepted
+		}
+	}
+	if !read || mine.state != "succeeded" {
+		w.violate("%s is succeeded, read %v, and %s is %s", op.id, read, mine.id, mine.state)
+	}
+	if !op.intent.Promises.HasResult {
+		return
+	}
+	if !kept {
+		w.violate("%s is succeeded without a result", op.id)
+		return
+	}
+	body, err := w.journal.Payload(context.Background(), s.Result.Payload)
+	if err != nil {
+		w.violate("result of %s: %v", op.id, err)
+		return
+	}
+	if !accepted && !bytes.Contains(body, []byte(mine.id)) {
+		w.violate("%s has another job's result: %.100s", op.id, body)
+	}
+}
+
+// judgeSeen checks that no job an actor was told of, and lived on to record,
+// is unknown to its operation.
+func (w *world) judgeSeen() {
+	for _, seen := range w.provider.confirmed {
+		op := w.operation(seen.operation)
+		s, _ := w.caughtUp(op)
+		j := w.provider.byID[seen.job]
+		if s.Job.ID == seen.job || s.Hint.JobID == seen.job || slices.Contains(s.Strays, seen.job) || slices.Contains(s.Candidates, seen.job) ||
+			j == nil || w.ownedElsewhere(op, seen.job) {
+			continue
+		}
+		w.violate("%s was told of %s and does not know it (%s)", op.id, seen.job, s.Phase)
+	}
+}
+
+// report is what is printed for a seed that failed.
+func (w *world) report() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d\nconfig %s\n", w.cfg.Seed, w.cfg)
+	if w.tracing {
+		b.WriteString(w.trace.String())
+	}
+	for _, v := range w.broken {
+		fmt.Fprintf(&b, "VIOLATION %s\n", v)
+	}
+	return b.String()
+}

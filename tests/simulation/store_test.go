@@ -1,0 +1,208 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
+)
+
+var errInjected = errors.New("injected fault")
+
+// store is the journal's port as one actor sees it: a point before and after
+// every call, and faults in between.
+type store struct {
+	a *actor
+}
+
+func (a *actor) journal() *journal.Journal {
+	return journal.New(journal.Options{Store: &store{a}, Now: a.Now, Sleep: a.Sleep, NewID: a.newID})
+}
+
+// land is a write as the server sees it, with what the world notes of it.
+func (w *world) land(s journal.Stream, m journal.Outgoing) (uint64, error) {
+	sequence, err := w.store.Publish(context.Background(), s, m)
+	if err != nil {
+		return sequence, err
+	}
+	switch s {
+	case journal.Ledger:
+		w.ledgerMoves++
+		op := w.operation(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+		op.newest = sequence
+		op.facts++
+	case journal.History:
+		if id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]; id != "takeover" {
+			w.operation(id).records++
+		}
+	case journal.Wakeups:
+		if strings.HasPrefix(m.Subject, "due.") {
+			w.wakeMoves++
+		}
+		if list := m.Header[journal.ScheduleHeader]; len(list) > 0 {
+			at, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(list[0], "@at "))
+			if err == nil {
+				if floor := w.clock.Now().Add(journal.ScheduleFloor); at.Before(floor) {
+					at = floor
+				}
+				w.hint(at)
+				w.hint(at.Add(journal.ScheduleFloor + time.Millisecond))
+			}
+		}
+	}
+	return sequence, nil
+}
+
+func (s *store) Publish(_ context.Context, stream journal.Stream, m journal.Outgoing) (uint64, error) {
+	a, w := s.a, s.a.w
+	careful := stream == journal.Ledger || stream == journal.Wakeups || stream == journal.History
+	a.point(careful)
+	defer a.point(careful)
+	if w.faulty(w.cfg.Store) {
+		kind := w.rng.IntN(10)
+		w.logf("%s publish %s: fault %d", a.name, m.Subject, kind)
+		switch {
+		case kind < 2: // refused
+			return 0, fmt.Errorf("publish: %w", errInjected)
+		case kind < 4: // lost on the way there
+			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+		case kind < 7: // lost on the way back
+			if _, err := w.land(stream, m); err != nil {
+				w.logf("  not stored: %v", err)
+			}
+			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+		case kind < 9: // late
+			w.after(w.between(0, pick(w, 100*time.Millisecond, 10*time.Second, 3*time.Minute)), func() {
+				_, err := w.land(stream, m)
+				w.logf("late write of %s on %s lands: %v", a.name, m.Subject, err)
+			})
+			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+		default:
+			return 0, fmt.Errorf("publish: %w: %w", journal.ErrInFlight, errInjected)
+		}
+	}
+	sequence, err := w.land(stream, m)
+	if w.tracing && stream != journal.Payloads {
+		w.logf("%s publish %s: %d %v", a.name, m.Subject, sequence, err)
+	}
+	return sequence, err
+}
+
+// read makes a call that changes nothing.
+func (s *store) read(do func() error) error {
+	s.a.point(false)
+	if s.a.w.faulty(s.a.w.cfg.Store / 4) {
+		return fmt.Errorf("read: %w", errInjected)
+	}
+	return do()
+}
+
+func (s *store) Last(ctx context.Context, stream journal.Stream, subject string) (m journal.Message, err error) {
+	err = s.read(func() error { m, err = s.a.w.store.Last(ctx, stream, subject); return err })
+	return m, err
+}
+
+func (s *store) Next(ctx context.Context, stream journal.Stream, subject string, from uint64) (m journal.Message, err error) {
+	err = s.read(func() error { m, err = s.a.w.store.Next(ctx, stream, subject, from); return err })
+	return m, err
+}
+
+func (s *store) Read(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Cursor, error) {
+	c := &cursor{s: s}
+	err := s.read(func() (err error) { c.inner, err = s.a.w.store.Read(ctx, stream, subject, from); return err })
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+type cursor struct {
+	s     *store
+	inner journal.Cursor
+}
+
+func (c *cursor) Next(ctx context.Context, wait time.Duration) (m journal.Message, err error) {
+	err = c.s.read(func() error { m, err = c.inner.Next(ctx, wait); return err })
+	return m, err
+}
+
+// Close is no point: it also runs while a stack unwinds.
+func (c *cursor) Close() error { return c.inner.Close() }
+
+func (s *store) Queue(ctx context.Context, q journal.QueueConfig) (journal.Queue, error) {
+	out := &queue{s: s, wait: q.AckWait}
+	err := s.read(func() (err error) { out.inner, err = s.a.w.store.Queue(ctx, q); return err })
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+type queue struct {
+	s     *store
+	inner journal.Queue
+	wait  time.Duration
+}
+
+func (q *queue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]journal.Delivery, error) {
+	a, w := q.s.a, q.s.a.w
+	a.point(false)
+	list, err := q.inner.Fetch(ctx, limit, wait)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) > 0 {
+		// A server's timer rounds up.
+		w.hint(w.clock.Now().Add(q.wait + time.Millisecond))
+		w.hint(w.clock.Now().Add(q.wait + 100*time.Millisecond))
+	}
+	defer a.point(false)
+	if len(list) > 0 && w.faulty(w.cfg.Store) {
+		w.logf("%s fetch: deliveries lost", a.name)
+		return nil, fmt.Errorf("fetch: %w", errInjected)
+	}
+	out := make([]journal.Delivery, 0, len(list))
+	for _, d := range list {
+		out = append(out, &delivery{d, q})
+	}
+	return out, nil
+}
+
+type delivery struct {
+	journal.Delivery
+	q *queue
+}
+
+// on makes a call on a lease: it may be lost on either way.
+func (d *delivery) on(what string, do func() error) error {
+	a, w := d.q.s.a, d.q.s.a.w
+	a.point(what == "ack")
+	defer a.point(false)
+	if w.faulty(w.cfg.Store) {
+		done := w.chance(0.5)
+		if done {
+			_ = do() // nobody hears the answer
+		}
+		w.logf("%s %s: unanswered, done %v", a.name, what, done)
+		return fmt.Errorf("%s: %w", what, errInjected)
+	}
+	err := do()
+	w.logf("%s %s %s: %v", a.name, what, d.Message().Subject, err)
+	w.hint(w.clock.Now().Add(d.q.wait + time.Millisecond))
+	return err
+}
+
+func (d *delivery) Extend(ctx context.Context) error {
+	return d.on("extend", func() error { return d.Delivery.Extend(ctx) })
+}
+
+func (d *delivery) Ack(ctx context.Context) error {
+	return d.on("ack", func() error { return d.Delivery.Ack(ctx) })
+}
+
+func (d *delivery) Release(ctx context.Context) error {
+	return d.on("release", func() error { return d.Delivery.Release(ctx) })
+}
