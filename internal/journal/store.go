@@ -121,7 +121,9 @@ type QueueConfig struct {
 // A Queue hands out messages. It may be shared between goroutines.
 type Queue interface {
 	// Fetch gives up to limit messages, as soon as there is one; it waits for
-	// the first at most wait, 0 meaning not at all. None is not an error.
+	// the first at most wait, 0 meaning not at all. None is not an error. A
+	// queue hears of a message a moment after its writer had the answer, so
+	// that a Fetch that does not wait may miss it.
 	Fetch(ctx context.Context, limit int, wait time.Duration) ([]Delivery, error)
 }
 
