@@ -159,9 +159,11 @@ func (w *walk) resultDeadline() {
 	}
 	// A read that left before the deadline by its author's clock, or could not
 	// leave, does not count; the next one must not follow at once.
-	if s.Pace.Reads > 0 || s.Pace.Failures > 0 {
-		at = latest(at, latest(s.Pace.LastRead.Add(s.backoff(max(s.Pace.Failures, 1))), s.Pace.RetryAt))
+	// The waits after failures before the deadline do not move it.
+	if !s.Pace.LastRead.Before(at) {
+		at = s.Pace.LastRead.Add(s.backoff(max(s.Pace.Failures, 1)))
 	}
+	at = latest(at, s.Pace.RetryAt)
 	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})
 }
 

@@ -85,6 +85,10 @@ func (ReadStatus) effect()    {}
 func (LookUp) effect()        {}
 func (CollectResult) effect() {}
 
+// lastReadTimeout bounds the one status read after the result deadline, and so
+// how late the deadline's outcome can come.
+const lastReadTimeout = 2 * time.Second
+
 // Decide gives the step that is due. Of the steps whose time has come it takes
 // the first that is still possible; a late worker may find that the first is
 // not, and then gets the next, or the time of the next.
@@ -128,8 +132,13 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 		return Decision{Step: step, Effect: LookUp{Timeout: timeout}}, true
 	case projections.StepRead:
 		cut := timeout
-		if end := s.Dates.Result; !end.IsZero() && w.Now.Before(end) && s.Phase.Live() {
+		switch end := s.Dates.Result; {
+		case end.IsZero() || !s.Phase.Live():
+		case w.Now.Before(end):
 			cut = min(cut, end.Sub(w.Now))
+		case step.Prompt == "deadline":
+			// A provider that hangs must not hold up the deadline's outcome.
+			cut = min(cut, lastReadTimeout)
 		}
 		return Decision{Step: step, Effect: ReadStatus{
 			JobID: step.JobID, Prompt: step.Prompt, Claim: s.Job.ID == "", Timeout: cut,
