@@ -29,6 +29,8 @@ const (
 	maxRecord  = 1 << 20
 	maxEntries = 4096
 	maxDepth   = 8
+
+	firstYear, lastYear = 1678, 2261
 )
 
 // ErrMalformed is wrapped by every error that says the bytes are not a record.
@@ -70,8 +72,8 @@ type entry struct {
 	used bool
 }
 
-// Marshal gives the record's bytes. Values that cannot be represented (a time
-// outside the years 1678 to 2261) panic: they are a caller's own defect.
+// Marshal gives the record's bytes. It bounds neither size nor number of
+// entries: authors keep to the limits, or the record cannot be read again.
 func Marshal(r Record) []byte {
 	return marshal(r, 0)
 }
@@ -458,14 +460,12 @@ func Duration(v *Visitor, key string, p *time.Duration) {
 		})
 }
 
-// Time visits an instant.
+// Time visits an instant. Writing takes one outside the years 1678 to 2261 for
+// the nearest inside, since a provider may name any; reading rejects it.
 func Time(v *Visitor, key string, p *time.Time) {
 	scalar(v, key, p, p.IsZero(),
 		func(e *msgpack.Encoder, t time.Time) error {
-			if err := inRange(t); err != nil {
-				return err
-			}
-			return e.EncodeInt(t.UnixNano())
+			return e.EncodeInt(nearest(t).UnixNano())
 		},
 		func(d *msgpack.Decoder) (time.Time, error) {
 			n, err := decodeInt(d)
@@ -480,10 +480,20 @@ func Time(v *Visitor, key string, p *time.Time) {
 // inRange keeps to the whole years that nanoseconds in 64 bits can hold, in
 // both directions: what can be read can be written.
 func inRange(t time.Time) error {
-	if y := t.UTC().Year(); y < 1678 || y > 2261 {
-		return fmt.Errorf("year %d is outside 1678 to 2261", y)
+	if y := t.UTC().Year(); y < firstYear || y > lastYear {
+		return fmt.Errorf("year %d is outside %d to %d", y, firstYear, lastYear)
 	}
 	return nil
+}
+
+func nearest(t time.Time) time.Time {
+	switch y := t.UTC().Year(); {
+	case y < firstYear:
+		return time.Date(firstYear, time.January, 1, 0, 0, 0, 0, time.UTC)
+	case y > lastYear:
+		return time.Date(lastYear+1, time.January, 1, 0, 0, 0, -1, time.UTC)
+	}
+	return t
 }
 
 // decodeInt reads a whole number. The library's own reader would also take a
