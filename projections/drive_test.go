@@ -249,6 +249,8 @@ func TestDriven(t *testing.T) {
 		if intent.Policy.ClockDifference > 0 {
 			d.ahead = rapid.SampledFrom([]time.Duration{0, 3 * time.Second, 8 * time.Second, 25 * time.Second, -20 * time.Second}).Draw(t, "skew")
 		}
+		checks := &checker{t: t, driven: true}
+		d.check = checks.step
 		d.put(intent)
 		if intent.NeedsApproval && rapid.Bool().Draw(t, "approved") {
 			d.put(&events.ApprovalGranted{Who: "boss"})
@@ -310,5 +312,28 @@ func TestDriven(t *testing.T) {
 		if d.s.Phase.Live() {
 			d.fail("live, and never looked at again")
 		}
+		checks.end(d.ledger)
 	})
+}
+
+// A poller ahead of the ledger finds the read at the result deadline due and
+// cannot send it: it must not find it due again at once.
+func TestUnsentReadAtTheResultDeadline(t *testing.T) {
+	l := newLedger()
+	l.ahead = 20 * time.Second
+	intent := standard()
+	intent.Policy.ClockDifference = 30 * time.Second
+	l.fold(epoch, intent)
+	l.fold(epoch, &events.CreateAttempted{Attempt: events.Attempt{Number: 1, NotAfter: epoch.Add(time.Minute), Timeout: time.Second}})
+	l.fold(epoch, &events.CreateAnswered{Attempt: 1, Outcome: events.CreateAccepted, JobID: "j1", Claim: events.ClaimOwn})
+	deadline := l.s.Dates.Result
+	now, reads := deadline, 0 // the poller's clock
+	for ; now.Before(deadline.Add(l.ahead)) && reads < 100; reads++ {
+		l.fold(now.Add(-l.ahead), &events.ObservationFailed{JobID: "j1", Call: events.Call{AsOf: l.seq, Class: events.ErrorNoCredential}})
+		next, _ := Next(l.s)
+		now = latest(now, next)
+	}
+	if reads > 8 {
+		t.Errorf("%d reads until the ledger's clock reached the deadline", reads)
+	}
 }

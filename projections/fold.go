@@ -173,6 +173,9 @@ func (f *folding) choose() *Row {
 
 // note is row 0: the fact is kept and the phase stands.
 func (f *folding) note() {
+	if f.fact != nil && f.s.Phase != PhaseNone && !f.s.inC() && f.reason != ReasonDuplicateFact {
+		f.keepOwn()
+	}
 	if f.reason != "" {
 		return
 	}
@@ -213,7 +216,11 @@ func (f *folding) closeAttempt() {
 			f.rest(&f.s.Creates, t)
 			return
 		}
-		f.settle(&f.s.Creates, t, createStatus(fact), fact.Outcome == events.CreatePresumed)
+		status := createStatus(fact)
+		if status == AttemptConflict && fact.JobID == "" && f.s.Intent.Promises.RefusalIsProof {
+			status = AttemptRejected
+		}
+		f.settle(&f.s.Creates, t, status, fact.Outcome == events.CreatePresumed)
 	case *events.CancelAnswered:
 		t := f.s.Cancels.find(fact.Attempt)
 		if t == nil {
@@ -339,6 +346,9 @@ func (f *folding) keepTime() {
 	case *events.JobObserved:
 		s.Pace.Reads++
 		s.Pace.Failures = 0
+		if s.Problem.Class != events.ErrorNone {
+			s.Problem = Problem{} // trouble in asking, which is over
+		}
 		s.Pace.LastRead, s.Pace.LastReadLeft, s.Pace.LastFailed = at, latest(s.Pace.LastReadLeft, fact.LeftAt), false
 		s.Pace.NotFound, s.Pace.NotFoundSince = 0, time.Time{}
 		f.retryAt(fact.RetryAt)
@@ -505,6 +515,7 @@ func (f *folding) bind(id, statusURL, remote string) {
 		s.Job.Remote = remote
 	}
 	s.Candidates = nil
+	s.Strays = slices.DeleteFunc(s.Strays, func(stray string) bool { return stray == id })
 	s.RiskAccepted = false
 	s.Pace.Failures, s.Pace.NotFound, s.Pace.NotFoundSince = 0, 0, time.Time{}
 }

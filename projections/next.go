@@ -160,8 +160,12 @@ func (w *walk) resultDeadline() {
 	// A read that left before the deadline by its author's clock, or could not
 	// leave, does not count; the next one must not follow at once.
 	// The waits after failures before the deadline do not move it.
-	if !s.Pace.LastRead.Before(at) {
-		at = s.Pace.LastRead.Add(s.backoff(max(s.Pace.Failures, 1)))
+	wait := s.backoff(max(s.Pace.Failures, 1))
+	switch ahead := s.Intent.Policy.ClockDifference; {
+	case !s.Pace.LastRead.Before(at):
+		at = s.Pace.LastRead.Add(wait)
+	case !s.Pace.LastRead.Before(at.Add(-ahead)): // perhaps tried for the deadline already, by a clock that is ahead
+		at = latest(at, s.Pace.LastRead.Add(min(wait, ahead)))
 	}
 	at = latest(at, s.Pace.RetryAt)
 	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})

@@ -31,6 +31,7 @@ type ledger struct {
 	ahead   time.Duration // authors' clock before the ledger's
 	entries []Entry
 	records []Record
+	check   func(before State, e Entry, after State, r Record) // of each fact; may be nil
 }
 
 func newLedger() *ledger { return &ledger{head: events.ChainStart("op_test")} }
@@ -45,8 +46,12 @@ func (l *ledger) entry(at time.Time, fact events.Fact) Entry {
 }
 
 func (l *ledger) append(e Entry) Record {
+	before := l.s
 	var r Record
 	l.s, r = Fold(l.s, e)
+	if l.check != nil {
+		l.check(before, e, l.s, r)
+	}
 	l.seq, l.head = e.Sequence, e.Digest
 	l.entries = append(l.entries, e)
 	l.records = append(l.records, r)

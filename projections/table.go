@@ -889,13 +889,7 @@ func (f *folding) refused() bool {
 	if a.Outcome == events.CreateRejected {
 		return true
 	}
-	if a.JobID == "" && f.s.Intent.Promises.RefusalIsProof {
-		if t := f.s.Creates.find(a.Attempt); t != nil && t.Status == AttemptConflict {
-			t.Status = AttemptRejected
-		}
-		return true
-	}
-	return false
+	return a.JobID == "" && f.s.Intent.Promises.RefusalIsProof
 }
 
 // throttled says whether the provider refused for now only.
@@ -1051,6 +1045,27 @@ func (f *folding) wish() {
 	}
 }
 
+// keepOwn keeps a job that INDEX gave to this operation although no row could
+// use it, so that no job of ours is unknown.
+func (f *folding) keepOwn() {
+	switch fact := f.fact.(type) {
+	case *events.CreateAnswered:
+		if fact.Claim == events.ClaimOwn {
+			f.stray(fact.JobID)
+		}
+	case *events.LookupAnswered:
+		for _, j := range fact.Jobs {
+			if j.Exact && j.Claim == events.ClaimOwn {
+				f.stray(j.ID)
+			}
+		}
+	case *events.JobObserved:
+		if fact.Claim == events.ClaimOwn {
+			f.stray(fact.JobID)
+		}
+	}
+}
+
 func (f *folding) keepStrays() {
 	switch fact := f.fact.(type) {
 	case *events.CreateAnswered:
@@ -1197,7 +1212,6 @@ func (f *folding) decide() {
 			f.stray(old)
 			s.Cancels.List, s.Cancels.Streak, s.Cancel.Repeat = nil, 0, false // they went to the other job
 		}
-		s.Strays = slices.DeleteFunc(s.Strays, func(id string) bool { return id == d.JobID })
 		s.Hint = Hint{}
 		s.Dates.Result = after(f.e.Time, limits.Result)
 		s.Dates.Cancel = time.Time{}
