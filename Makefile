@@ -17,7 +17,7 @@ BENCH       ?= .
 FIND = find . \( -name testdata -o -name '.?*' -o -name '_*' -o -path ./tools \) -prune -o -name '*.go' -print
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt-check fmt vet staticcheck lint arch race mod test fuzz simulate demo drill bench deadcode
+.PHONY: help check fmt-check fmt vet staticcheck lint arch race mod test fuzz simulate mutants demo drill bench deadcode
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -69,6 +69,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 
 simulate: ## the long seeded simulation: MEMORY_RUNS and SERVER_RUNS
 	$(GO) test -count=1 -v -timeout=0 ./tests/simulation -args -memory-runs=$(MEMORY_RUNS) -server-runs=$(SERVER_RUNS)
+
+mutants: ## every protection taken out once: the simulation must notice each
+	$(GO) test -count=1 -v -timeout=0 ./tests/mutants -args -all
 
 demo: ## the demo, up until interrupted
 	$(GO) run ./cmd/counterfoil demo

@@ -22,7 +22,7 @@ const (
 
 // run plays one seed to its end and gives what was violated.
 func run(cfg config, store journal.Store, c clock, tracing bool) *world {
-	w := &world{cfg: cfg, store: store, clock: c, tracing: tracing}
+	w := &world{cfg: cfg, store: store, clock: c, tracing: tracing, seen: map[string]int{}}
 	w.rng = newSource(cfg.Seed)
 	w.began = c.Now()
 	w.journal = journal.New(journal.Options{
@@ -143,6 +143,9 @@ func (w *world) attention() {
 			}
 			continue
 		}
+		if why := stuck(s); why != "" {
+			w.violate("%s is %s and waits for a deadline only: %s", op.id, s.Phase, why)
+		}
 		_, err := w.store.Last(context.Background(), journal.Wakeups, "due."+w.name()+"."+op.id)
 		if err == nil {
 			continue // due, or leased: it comes again when the lease ends
@@ -159,11 +162,37 @@ func (w *world) attention() {
 	}
 }
 
+// stuck says why an operation without a job could go on and does not.
+func stuck(s projections.State) string {
+	switch s.Phase {
+	case projections.PhaseCreatePending, projections.PhaseCreateUnknown, projections.PhaseReconciliation:
+	default:
+		return ""
+	}
+	if s.Cancel.Wished || s.Paused || s.Dates.CreatePassed {
+		return ""
+	}
+	for _, step := range projections.Steps(s) {
+		if step.Kind != projections.StepDeadline {
+			return ""
+		}
+	}
+	left := uint64(len(s.Creates.List)) < max(s.Intent.Policy.MaxAttempts, 1)
+	switch {
+	case s.Creates.Unresolved() == 0 && left:
+		return "nothing may have been made and no create is due"
+	case s.Creates.Unresolved() > 0 && s.Intent.Promises.Lookup != events.LookupNone:
+		return "an attempt is unresolved and no look-up is due"
+	}
+	return ""
+}
+
 // judge checks what must hold at the end.
 func (w *world) judge() {
 	bound := map[string]string{}
 	for _, op := range w.ops {
 		s, _ := w.caughtUp(op)
+		w.seen["end "+string(s.Phase)+" "+string(s.Quarantine)]++
 		if s.Phase.Live() {
 			w.violate("%s is still %s at the end", op.id, s.Phase)
 		}
@@ -227,6 +256,7 @@ func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []pro
 		}
 		record = have.Sequence + 1
 		list, verdicts = append(list, event), append(verdicts, want.Verdict)
+		w.seen["row "+want.Row]++
 	}
 	if _, err := w.store.Next(ctx, journal.History, history, record); !errors.Is(err, journal.ErrNoMessage) {
 		w.violate("%s has more records than facts", op.id)

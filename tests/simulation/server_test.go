@@ -64,8 +64,8 @@ func TestServer(t *testing.T) {
 		}
 	}
 	last := *firstSeed + uint64(runs)
-	steps, done, failures := 0, 0, 0
-	for next := *firstSeed; next < last && failures < 5; {
+	steps, done, failures := 0, 0, uint64(0)
+	for next := *firstSeed; next < last && failures < *enough; {
 		var seeds []uint64
 		for ; next < last && len(seeds) < batch; next++ {
 			seeds = append(seeds, next)

@@ -28,6 +28,7 @@ func (w *world) land(s journal.Stream, m journal.Outgoing) (uint64, error) {
 	if err != nil {
 		return sequence, err
 	}
+	w.moved = true
 	switch s {
 	case journal.Ledger:
 		w.ledgerMoves++
@@ -182,6 +183,7 @@ func (d *delivery) on(what string, do func() error) error {
 	a.point(what == "ack")
 	defer a.point(false)
 	if w.faulty(w.cfg.Store) {
+		w.moved = true
 		done := w.chance(0.5)
 		if done {
 			_ = do() // nobody hears the answer
@@ -189,6 +191,7 @@ func (d *delivery) on(what string, do func() error) error {
 		w.logf("%s %s: unanswered, done %v", a.name, what, done)
 		return fmt.Errorf("%s: %w", what, errInjected)
 	}
+	w.moved = true
 	err := do()
 	w.logf("%s %s %s: %v", a.name, what, d.Message().Subject, err)
 	w.hint(w.clock.Now().Add(d.q.wait + time.Millisecond))

@@ -28,6 +28,7 @@ type world struct {
 
 	processes []*process
 	actors    []*actor
+	ready     []*actor // of this step
 	events    timeline
 	wakeHints []time.Time // when a schedule may fire or a lease may end
 
@@ -35,6 +36,7 @@ type world struct {
 	ledgerMoves, wakeMoves uint64
 
 	healthy bool
+	moved   bool // something was stored or acknowledged since attention was checked
 	resting bool // nobody has anything to do at this moment
 	ids     uint64
 	steps   int
@@ -42,7 +44,8 @@ type world struct {
 
 	tracing bool
 	trace   strings.Builder
-	broken  []string // violations seen while running
+	broken  []string       // violations seen while running
+	seen    map[string]int // rows of the table and ends, for the coverage
 }
 
 // clock is the time of the world, without anybody's skew.
@@ -343,7 +346,7 @@ func (a *actor) runnable(now time.Time) bool {
 func (w *world) step() {
 	w.steps++
 	now := w.clock.Now()
-	var ready []*actor
+	ready := w.ready[:0]
 	var soonest time.Time
 	sooner := func(at time.Time) {
 		if soonest.IsZero() || at.Before(soonest) {
@@ -366,9 +369,13 @@ func (w *world) step() {
 		}
 	}
 	w.actors = kept
+	w.ready = ready
 	w.resting = len(ready) == 0
 	if w.resting {
-		w.attention()
+		if w.moved {
+			w.attention()
+			w.moved = false
+		}
 		if len(w.events.list) > 0 {
 			sooner(w.events.list[0].at)
 		}

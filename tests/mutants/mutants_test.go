@@ -1,0 +1,239 @@
+// Package mutants shows that the simulation can fail: it takes one protection
+// at a time out of the source and asks for a seed that notices.
+//
+// A mutant is a textual change, laid over the tree for one build of the
+// simulation (go build -overlay); the tree itself is not touched. Text that is
+// no longer there is a failure, never a skip. `go test ./tests/mutants` plays a
+// few, `make mutants` all of them.
+package mutants
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var all = flag.Bool("all", false, "play every mutant, not only those that fall at once")
+
+// edit replaces one piece of text, which must be there exactly once.
+type edit struct{ file, old, new string }
+
+type mutant struct {
+	name  string
+	why   string // what it takes away
+	quick bool   // falls within a second or two
+	runs  int    // seeds within which it must fall
+	edits []edit
+}
+
+const (
+	appendFile    = "internal/journal/append.go"
+	tenureFile    = "internal/journal/tenure.go"
+	pollerFile    = "internal/poller/poller.go"
+	callsFile     = "internal/poller/calls.go"
+	projectorFile = "internal/projector/projector.go"
+	decideFile    = "internal/workflow/decide.go"
+	tableFile     = "projections/table.go"
+	foldFile      = "projections/fold.go"
+	stateFile     = "projections/state.go"
+	nextFile      = "projections/next.go"
+)
+
+func mutants() []mutant {
+	return []mutant{
+		{
+			name: "dropped-evidence", why: "what was seen is dropped when another fact came first", quick: true, runs: 3000,
+			edits: []edit{{appendFile, `if outcome == Stored || e.Fact.Kind() == events.Permit {`, `if outcome == Stored || outcome == Superseded {`}},
+		},
+		{
+			name: "ack-without-comparing", why: "a wake-up is acknowledged although the next look is the time it carries", runs: 3000,
+			edits: []edit{{pollerFile, `if !ok || !next.Equal(lease.At()) {`, `if !ok || !next.IsZero() {`}},
+		},
+		{
+			name: "ack-on-progress", why: "a wake-up is acknowledged because its worker stored something, wherever the next look is", runs: 20000,
+			edits: []edit{{pollerFile, `if !ok || !next.Equal(lease.At()) {`, `if !ok || last.sequence > 0 || !next.Equal(lease.At()) {`}},
+		},
+		{
+			name: "unfenced-projector", why: "neither epoch nor partition sequence keeps a stopped projector out", quick: true, runs: 3000,
+			edits: []edit{
+				{tenureFile, `Guard: &Guard{Subject: t.filter(), Sequence: t.last},`, `Guard: nil,`},
+				{tenureFile, `m.Guard = &Guard{Subject: epochSubject(t.partition), Sequence: t.epoch}`, `m.Guard = nil`},
+			},
+		},
+		{
+			name: "unfenced-wake-ups", why: "a stopped projector's wake-up replaces a newer one", runs: 20000,
+			edits: []edit{{tenureFile, `m.Guard = &Guard{Subject: epochSubject(t.partition), Sequence: t.epoch}`, `m.Guard = nil`}},
+		},
+		{
+			name: "history-before-wake-up", why: "a crash between the two forgets the wake-up", runs: 3000,
+			edits: []edit{
+				{tenureFile, "		if err := t.Wake(ctx, *w); err != nil {\n			return err\n		}\n", "		defer func() { _ = t.Wake(ctx, *w) }()\n"},
+			},
+		},
+		{
+			name: "absent-while-open", why: "an empty look-up permits a create while an attempt may still be running", runs: 20000,
+			edits: []edit{
+				{tableFile, ` || s.Creates.Unresolved() == 0 || s.Creates.Open() != nil {`, ` || s.Creates.Unresolved() == 0 {`},
+				{tableFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return true`},
+				{
+					tableFile, `ID: "12", From: []Phase{PhaseCreateUnknown, PhaseReconciliation, PhaseQuarantined},`,
+					`ID: "12", From: inCOrQuarantined(),`,
+				},
+			},
+		},
+		{
+			name: "absent-before-settled", why: "an empty look-up counts before the last request has settled", quick: true, runs: 3000,
+			edits: []edit{{tableFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return f.covers(l.AsOf)`}},
+		},
+		{
+			name: "settled-without-clock-difference", why: "two clocks are taken for one", runs: 20000,
+			edits: []edit{{stateFile, `return at.Add(s.Intent.Promises.Settle).Add(s.Intent.Policy.ClockDifference)`, `return at.Add(s.Intent.Promises.Settle)`}},
+		},
+		{
+			name: "late-request", why: "a stopped worker sends long after its permit ran out", runs: 5000,
+			edits: []edit{{callsFile, `request.SideEffect, request.NotAfter = true, guard.NotAfter`, `request.SideEffect, request.NotAfter = true, guard.NotAfter.AddDate(1, 0, 0)`}},
+		},
+		{
+			name: "token-window", why: "a token is repeated when the provider may have forgotten it", runs: 20000,
+			edits: []edit{
+				{decideFile, `notAfter = earliest(notAfter, ends)`, `_ = ends`},
+				{tableFile, `return !bounded || !notAfter.After(ends)`, `return !bounded || !notAfter.After(ends) || true`},
+			},
+		},
+		{
+			name: "no-claim", why: "a created job is not claimed", runs: 30000,
+			edits: []edit{{callsFile, "		if fact.JobID != \"\" {\n			if fact.Claim, err = p.claim(ctx, s, fact.JobID); err != nil {\n				return s, err\n			}\n", "		if fact.JobID != \"\" {\n			if fact.Claim = events.ClaimOwn; err != nil {\n				return s, err\n			}\n"}},
+		},
+		{
+			name: "permit-anywhere", why: "a permit is appended whatever came before it", quick: true, runs: 1000,
+			edits: []edit{{
+				appendFile, "	return j.store.Publish(ctx, Ledger, Outgoing{\n		Subject: subject, Header: header, Data: data, Guard: &Guard{Sequence: expected},\n	})",
+				"	guard := &Guard{Sequence: expected}\n	if e.Fact.Kind() == events.Permit && expected > 0 {\n		guard = nil\n	}\n	return j.store.Publish(ctx, Ledger, Outgoing{\n		Subject: subject, Header: header, Data: data, Guard: guard,\n	})",
+			}},
+		},
+		{
+			name: "effect-before-permit", why: "the request leaves although the permit was beaten", runs: 20000,
+			edits: []edit{
+				{callsFile, `if err != nil || outcome != journal.Stored {`, `if outcome != journal.Stored {
+		return s, true, nil
+	}
+	if err != nil {`},
+			},
+		},
+		{
+			name: "presumed-early", why: "an attempt is presumed while its request may be on the wire", runs: 3000,
+			edits: []edit{{stateFile, `return t.NotAfter.Add(t.Timeout).Add(presumeMargin)`, `return t.OpenedAt.Add(t.Timeout / 2)`}},
+		},
+		{
+			name: "presumed-without-clock-difference", why: "a fast clock presumes a worker that is still sending", runs: 10000,
+			edits: []edit{{nextFile, `at := t.GoneAt().Add(s.Intent.Policy.ClockDifference)`, `at := t.GoneAt()`}},
+		},
+		{
+			name: "presumed-over-covered", why: "a late answer reopens what a conclusive absence has closed", runs: 20000,
+			edits: []edit{{tableFile, `case f.try.OwnClosed, f.try.Covered, f.try.Status != AttemptOpen:`, `case f.try.OwnClosed:`}},
+		},
+		{
+			name: "no-owed-look-up", why: "a stray job is not looked for once more", runs: 20000,
+			edits: []edit{{foldFile, `s.OwedLookup = s.OwedLookup || s.Phase.Live() || s.Pace.Lookups < owedLookupTries`, `s.OwedLookup = false`}},
+		},
+		{
+			name: "cancel-acknowledged", why: "a cancel counts as done when it is acknowledged", runs: 3000, quick: true,
+			edits: []edit{{tableFile, `				f.enter(PhaseCancelling, "")`, `				f.enter(PhaseCancelled, ReasonCancelConfirmed)`}},
+		},
+	}
+}
+
+var (
+	seedLine = regexp.MustCompile(`seed (\d+)[ :]`)
+	runsLine = regexp.MustCompile(`(\d+) runs, \d+ steps`)
+)
+
+func TestMutants(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants() {
+		t.Run(m.name, func(t *testing.T) {
+			overlay := write(t, root, m)
+			if !*all && (!m.quick || testing.Short()) {
+				return // its text is still there, which is what was checked
+			}
+			play(t, root, m, overlay)
+		})
+	}
+}
+
+// write makes the overlay and fails if the source has changed under the mutant.
+func write(t *testing.T, root string, m mutant) string {
+	t.Helper()
+	dir := t.TempDir()
+	replace := map[string]string{}
+	for _, e := range m.edits {
+		path := filepath.Join(root, e.file)
+		from := path
+		if done, twice := replace[path]; twice {
+			from = done
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), e.old); n != 1 {
+			t.Fatalf("%s has %d times the text this mutant changes: %q", e.file, n, e.old)
+		}
+		to := filepath.Join(dir, strings.ReplaceAll(e.file, "/", "_"))
+		if err := os.WriteFile(to, []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[path] = to
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlay, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
+}
+
+// play builds the simulation with the mutant and runs it until a seed fails.
+func play(t *testing.T, root string, m mutant, overlay string) {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "simulation.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-overlay", overlay, "-o", binary, "./tests/simulation")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("the mutant does not build: %v\n%s", err, out)
+	}
+	run := exec.CommandContext(t.Context(), binary, "-test.run=^TestMemory$", "-test.v", "-test.timeout=0",
+		"-memory-runs="+strconv.Itoa(m.runs), "-enough=1")
+	run.Dir = filepath.Join(root, "tests", "simulation")
+	out, err := run.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		t.Fatalf("%d runs noticed nothing: %s", m.runs, m.why)
+	case !errors.As(err, &exit):
+		t.Fatal(err)
+	}
+	text := string(out)
+	if len(text) > 4000 {
+		text = text[:4000]
+	}
+	seed, runs := seedLine.FindStringSubmatch(text), runsLine.FindStringSubmatch(string(out))
+	if seed == nil || runs == nil {
+		t.Fatalf("it failed for another reason:\n%s", text)
+	}
+	first, _, _ := strings.Cut(text[strings.Index(text, seed[0]):], "\n")
+	t.Logf("%s: found after %s runs: %.300s", m.why, runs[1], first)
+}
