@@ -162,7 +162,7 @@ func (f *folding) choose() *Row {
 	if row := conflictRow(); row.matches(f) {
 		return row
 	}
-	rows := table()
+	rows := transitions
 	for i := range rows {
 		if rows[i].matches(f) {
 			return &rows[i]
@@ -196,7 +196,9 @@ func (f *folding) unreadable(why Reason) *Row {
 	}
 	return &Row{ID: "rule 7", Then: func(f *folding) {
 		f.enter(PhaseQuarantined, ReasonFactUnreadable)
-		f.s.Quarantine = QuarantineUnreadable
+		if f.s.Quarantine != QuarantineConflict { // a fact more or less changes nothing of a conflict
+			f.s.Quarantine = QuarantineUnreadable
+		}
 	}}
 }
 

@@ -261,7 +261,7 @@ func matching(s State, e Entry, rows []Row) []string {
 func TestEveryStateMeetsEveryFact(t *testing.T) {
 	now := epoch.Add(2 * time.Hour)
 	facts := everyFact()
-	rows := table()
+	rows := transitions
 	seenTypes := map[events.Type]bool{}
 	usedRows := map[string]bool{}
 	lines := map[string]map[string]bool{}

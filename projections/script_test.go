@@ -435,7 +435,7 @@ func playAll(t *testing.T, directory string) map[string]bool {
 // Every row of the table, and the rules around it, as scripts.
 func TestRows(t *testing.T) {
 	rows := playAll(t, "rows")
-	for _, row := range table() {
+	for _, row := range transitions {
 		if !rows[row.ID] {
 			t.Errorf("row %s is in no script", row.ID)
 		}

@@ -21,6 +21,7 @@ const (
 	inlineLimit  = 1 << 10 // bytes of a provider's body that travel inside the fact
 	messageLimit = 500     // bytes of a provider's words kept for people
 	maxPages     = 100     // pages of one look-up
+	maxFound     = 200     // jobs of one look-up that may be ours
 )
 
 // calls is what is needed to talk about one operation with its provider.
@@ -461,9 +462,9 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 		if last.Next == "" {
 			break
 		}
-		if page == maxPages {
+		if page == maxPages || len(fact.Jobs) > maxFound {
 			fact.Outcome, fact.Jobs = events.LookupFailed, nil
-			last.Failure = contract.Failure{Class: events.ErrorTooLarge, Code: "too_many_pages", Message: fmt.Sprintf("more than %d pages", maxPages)}
+			last.Failure = contract.Failure{Class: events.ErrorTooLarge, Code: "too_many_pages", Message: fmt.Sprintf("more than %d pages or %d jobs", maxPages, maxFound)}
 			break
 		}
 		in.Page = last.Next

@@ -37,7 +37,6 @@ import (
 		"internal/wire/wire.go":            pkg("wire", "github.com/counterfoil/counterfoil/internal/poller", "github.com/counterfoil/counterfoil/contracts"),
 		"simulator/simulator.go":           pkg("simulator", "net/http") + "\nvar c http.Client\n",
 		"contracts/contracts.go":           pkg("contracts", "embed"),
-		"internal/play/play.go":            pkg("play", "github.com/counterfoil/counterfoil/simulator"),
 		"cmd/poller/main.go":               "// Poller runs.\n" + strings.TrimPrefix(pkg("main", "github.com/counterfoil/counterfoil/internal/wire"), "// Package main is lawful.\n"),
 		"tests/scenario/s_test.go":         pkg("scenario", "github.com/nats-io/nats.go"),
 		"tests/scenario/testdata/bad/x.go": "package util\n\nfunc init() {}\n",
