@@ -94,6 +94,23 @@ func factsOf(h *harness.House, id, name string) []client.Entry {
 	return slices.DeleteFunc(h.Timeline(id), func(e client.Entry) bool { return !strings.HasPrefix(e.Type, name) })
 }
 
+// await is House.Wait with a look every step: for long waits.
+func await(h *harness.House, id string, limit, step time.Duration, states ...string) client.Operation {
+	h.T.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(step) {
+		op, err := h.Client.Get(h.T.Context(), id)
+		if err != nil {
+			h.T.Fatalf("get %s: %v", id, err)
+		}
+		if slices.Contains(states, op.State) || len(states) == 0 && op.Done {
+			return op
+		}
+		if time.Now().After(end) {
+			h.T.Fatalf("%s is %s (%s) after %s, want %v\n%s", id, op.State, op.Reason, limit, states, h.Story(id))
+		}
+	}
+}
+
 // want fails unless the two are equal.
 func want[T comparable](t *testing.T, what string, have, wanted T) {
 	t.Helper()

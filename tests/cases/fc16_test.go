@@ -1,0 +1,71 @@
+package cases_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+// FC-16: a status read that is not authorised says nothing about the job.
+func TestFC16Unauthorised(t *testing.T) {
+	variant(t, "until a fresh credential", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		o := simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")}
+		m := h.Mount(simulator.Example, "example", o)
+		op := h.Submit("k", "example", `{"n":1}`)
+		h.Wait(op.ID, time.Minute, "observing")
+		o.Auth = simulator.Auth{Bearer: "fresh-token", WrongStatus: 401}
+		m.Configure(o)
+		shown := false
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+			now, err := h.Client.Get(t.Context(), op.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now.Done || now.State != "observing" {
+				t.Fatalf("the 401 moved the operation to %s (%s)", now.State, now.Reason)
+			}
+			shown = shown || now.Problem != nil && now.Problem.Class == "unauthorized"
+		}
+		if !shown {
+			t.Error("the problem was never visible on the operation")
+		}
+		h.SetSecret("HARNESS_TOKEN", "fresh-token")
+		op = h.Wait(op.ID, 2*time.Minute)
+		want(t, "state", op.State, "succeeded")
+		if op.Problem != nil {
+			t.Errorf("a problem that is over is still shown: %+v", op.Problem)
+		}
+		invariants(t, h, op.ID)
+		want(t, "jobs", len(h.Sim.Jobs()), 1)
+	})
+
+	variant(t, "for ever", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		o := simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")}
+		m := h.Mount(simulator.Example, "example", o)
+		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
+			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Result: "10m"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Wait(op.ID, time.Minute, "observing")
+		o.Auth = simulator.Auth{Bearer: "another-token"} // 403
+		m.Configure(o)
+		op = await(h, op.ID, 12*time.Minute, 5*time.Second)
+		want(t, "state", op.State, "result_timed_out")
+		if late := op.Since.Sub(op.Started) - 10*time.Minute; late < 0 || late > 3*time.Second {
+			t.Errorf("ended %s after the deadline", late)
+		}
+		if op.Problem == nil {
+			t.Fatal("no problem is shown")
+		}
+		want(t, "why", op.Problem.Class, "unauthorized")
+		want(t, "terminal", op.Terminal, false)
+		invariants(t, h, op.ID)
+	})
+}
