@@ -243,6 +243,7 @@ func (f *folding) closeAttempt() {
 			f.known = true
 			f.settle(&f.s.Results, t, AttemptAnswered, false)
 		}
+	default: // no other fact closes an attempt
 	}
 }
 
@@ -400,6 +401,7 @@ func (f *folding) keepTime() {
 		s.Pace.Collects = 0
 	case *events.StepDeferred:
 		s.Pace.DeferUntil, s.Pace.Deferred = fact.Until, fact.Reason
+	default: // no other fact is about looking
 	}
 	switch {
 	case !s.owesLookup():

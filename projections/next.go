@@ -77,6 +77,11 @@ func Steps(s State) []Step {
 	case PhaseCreateUnknown, PhaseReconciliation:
 		w.establish()
 		w.hint()
+		if last := s.Creates.Last(); last != nil && last.Status == AttemptConflict {
+			// The provider says that the job is there; a look-up can name it,
+			// where another create would be told the same again.
+			w.lookup("the provider says that the job exists and does not name it")
+		}
 		w.create("the outcome of the create is unknown and the same token is safe to repeat")
 		w.lookup("the outcome of the create is unknown")
 	case PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseCancelling:

@@ -58,6 +58,7 @@ func TriggerOf(fact events.Fact) Trigger {
 		outcome = string(f.Which)
 	case *events.DecisionMade:
 		outcome = string(f.Choice)
+	default: // the type says it all
 	}
 	if outcome == "" {
 		return Trigger(base)
@@ -195,6 +196,7 @@ func (f *folding) conflict() bool {
 		}
 	case *events.JobContested:
 		return fact.JobID == f.s.Job.ID || f.s.Job.ID == ""
+	default: // no other fact names a job
 	}
 	return false
 }
@@ -825,6 +827,7 @@ func (f *folding) numbered(tries *Tries) bool {
 		number = fact.Number
 	case *events.ResultAttempted:
 		number = fact.Number
+	default: // no other fact is numbered
 	}
 	return number == tries.Made+1
 }
@@ -1071,6 +1074,7 @@ func (f *folding) keepOwn() {
 		if fact.Claim == events.ClaimOwn {
 			f.stray(fact.JobID)
 		}
+	default: // the others do not count here
 	}
 }
 
@@ -1094,6 +1098,7 @@ func (f *folding) keepStrays() {
 		if fact.Claim == events.ClaimOwn {
 			f.stray(fact.JobID)
 		}
+	default: // no other fact names a job
 	}
 }
 
