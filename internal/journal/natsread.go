@@ -254,7 +254,7 @@ func (q *natsQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([
 	}
 	more, err := q.fetch(ctx, limit-1, 0)
 	if err != nil {
-		return list, nil //nolint:nilerr // what is leased must reach the caller; the next call meets the error again
+		return list, nil // what is leased must reach the caller; the next call meets the error again
 	}
 	return append(list, more...), nil
 }

@@ -518,3 +518,81 @@ func TestPartitionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// A second taker goes all the way between the first one's epoch and its
+// record. Each then has one stream of the two: the first must see it.
+func TestATakerOvertakenHalfWayIsFenced(t *testing.T) {
+	onBoth(t, func(t *testing.T, store journal.Store) {
+		plain := newJournal(store)
+		var second *journal.Tenure
+		slow := memory.Inject(store, func(c memory.Call) memory.Fault {
+			if c.Op == memory.OpPublish && c.Stream == journal.History && second == nil {
+				second = take(t, plain, 7)
+			}
+			return memory.Fault{}
+		})
+		if _, err := newJournal(slow).TakeOver(t.Context(), 7); !errors.Is(err, journal.ErrFenced) || second == nil {
+			t.Fatalf("got %v, want fenced", err)
+		}
+	})
+}
+
+// One operation's life at the journal on the double: what a simulation pays.
+func BenchmarkLifeOnTheDouble(b *testing.B) {
+	for i := range b.N {
+		now := time.Unix(1, 0)
+		store := memory.New(memory.Config{Now: func() time.Time { return now }})
+		j := journal.New(journal.Options{
+			Store: store, Now: func() time.Time { return now }, NewID: func() string { return "id" },
+			Sleep: func(_ context.Context, d time.Duration) error { now = now.Add(d); return nil },
+		})
+		operation := fmt.Sprintf("op_%d", i)
+		tenure, err := j.TakeOver(b.Context(), journal.Partition(operation))
+		if err != nil {
+			b.Fatal(err)
+		}
+		facts, err := tenure.Facts(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		leases, err := j.Leases(b.Context(), "example")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := j.Create(b.Context(), intent(operation)); err != nil {
+			b.Fatal(err)
+		}
+		var projected projections.State
+		for n := range 6 {
+			e, err := facts.Next(b.Context(), 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var r projections.Record
+			projected, r = projections.Fold(projected, e)
+			w := &journal.Wake{Operation: operation, Provider: "example", Version: e.Sequence, At: now.Add(time.Minute)}
+			if err := tenure.Commit(b.Context(), r, w); err != nil {
+				b.Fatal(err)
+			}
+			now = now.Add(2 * time.Minute)
+			list, err := leases.Fetch(b.Context(), 1, 0)
+			if err != nil || len(list) != 1 {
+				b.Fatal(len(list), err)
+			}
+			s, err := j.Current(b.Context(), operation)
+			if err != nil {
+				b.Fatal(err)
+			}
+			next := evidence()
+			if n%2 == 0 {
+				next = permit(uint64(n))
+			}
+			if _, _, err := j.Append(b.Context(), s, next); err != nil {
+				b.Fatal(err)
+			}
+			if err := list[0].Ack(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
