@@ -81,6 +81,8 @@ func Steps(s State) []Step {
 			// The provider says that the job is there; a look-up can name it,
 			// where another create would be told the same again.
 			w.lookup("the provider says that the job exists and does not name it")
+			w.create("the outcome of the create is unknown and the same token is safe to repeat")
+			break
 		}
 		w.create("the outcome of the create is unknown and the same token is safe to repeat")
 		w.lookup("the outcome of the create is unknown")
@@ -164,15 +166,15 @@ func (w *walk) resultDeadline() {
 	}
 	// A read that left before the deadline by its author's clock, or could not
 	// leave, does not count; the next one must not follow at once.
-	// The waits after failures before the deadline do not move it.
+	// The waits after failures before the deadline do not move it, nor does a
+	// Retry-After: one read more ends on time with the provider's last word.
 	wait := s.backoff(max(s.Pace.Failures, 1))
 	switch ahead := s.Intent.Policy.ClockDifference; {
 	case !s.Pace.LastRead.Before(at):
-		at = s.Pace.LastRead.Add(wait)
+		at = latest(s.Pace.LastRead.Add(wait), s.Pace.RetryAt)
 	case !s.Pace.LastRead.Before(at.Add(-ahead)): // perhaps tried for the deadline already, by a clock that is ahead
 		at = latest(at, s.Pace.LastRead.Add(min(wait, ahead)))
 	}
-	at = latest(at, s.Pace.RetryAt)
 	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})
 }
 
