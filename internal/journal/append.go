@@ -66,7 +66,7 @@ func (j *Journal) Recorded(ctx context.Context, operation string) (projections.R
 	if err := checkOperation(operation); err != nil {
 		return projections.Record{}, err
 	}
-	m, err := j.store.Last(ctx, History, recordSubject(operation))
+	m, err := j.store.Last(ctx, History, j.recordSubject(operation))
 	if errors.Is(err, ErrNoMessage) {
 		return projections.Record{}, fmt.Errorf("%w: no record of %s", ErrNoOperation, operation)
 	}
@@ -242,7 +242,7 @@ func (j *Journal) Timeline(ctx context.Context, operation string) ([]Line, error
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNoOperation, operation)
 	}
-	err = j.each(ctx, History, recordSubject(operation), func(m Message) error {
+	err = j.each(ctx, History, j.recordSubject(operation), func(m Message) error {
 		r, err := decodeRecord(m)
 		if err != nil {
 			return err
@@ -298,7 +298,7 @@ type Page struct {
 // or empty, with more to come. An operation that moves while it is listed is
 // seen at its new place only.
 func (j *Journal) Records(ctx context.Context, before uint64, limit int, keep func(*projections.Record) bool) (Page, error) {
-	const all = "history." + generation + ".*.*"
+	all := j.generation.subjects("*")
 	if before == 0 {
 		m, err := j.store.Last(ctx, History, all)
 		if errors.Is(err, ErrNoMessage) {

@@ -54,13 +54,13 @@ const (
 	// Refusals in a row after which an error is believed to be for good.
 	maxRefusals = 8
 
-	segment    = "0" // of the ledger; constant until a ledger must end
-	generation = "1" // of the history; moved on by a rebuild
+	segment = "0" // of the ledger; constant until a ledger must end
 
 	maxName = 64 // bytes of a name or id in a subject
 )
 
-// Options is what a [Journal] is made of. Every field is required.
+// Options is what a [Journal] is made of. Every field but Generation is
+// required.
 type Options struct {
 	Store Store
 	// Now is this process's clock. It decides only whether a wake-up is
@@ -70,6 +70,9 @@ type Options struct {
 	Sleep func(context.Context, time.Duration) error
 	// NewID gives a new random id of ASCII letters, digits, - and _.
 	NewID func() string
+	// Generation of the history to work on, see CurrentGeneration; 0 means the
+	// first.
+	Generation Generation
 }
 
 // A Journal is the use of the streams by all roles. It holds no state of its
@@ -79,6 +82,8 @@ type Journal struct {
 	now   func() time.Time
 	sleep func(context.Context, time.Duration) error
 	newID func() string
+
+	generation Generation
 }
 
 // New makes a journal over a provisioned store.
@@ -86,7 +91,7 @@ func New(o Options) *Journal {
 	if o.Store == nil || o.Now == nil || o.Sleep == nil || o.NewID == nil {
 		panic("journal: an option is missing")
 	}
-	return &Journal{store: o.Store, now: o.Now, sleep: o.Sleep, newID: o.NewID}
+	return &Journal{store: o.Store, now: o.Now, sleep: o.Sleep, newID: o.NewID, generation: max(o.Generation, FirstGeneration)}
 }
 
 // checkName refuses what would change a subject's shape.
@@ -134,8 +139,8 @@ func factSubject(operation string) string {
 	return "facts." + segment + "." + partitionToken(Partition(operation)) + "." + operation
 }
 
-func recordSubject(operation string) string {
-	return "history." + generation + "." + partitionToken(Partition(operation)) + "." + operation
+func (j *Journal) recordSubject(operation string) string {
+	return j.generation.subject(partitionToken(Partition(operation)), operation)
 }
 
 // place stores a guarded message for certain. It returns its sequence, or the

@@ -45,7 +45,7 @@ func (r *takeoverRecord) Fields(v *codec.Visitor) {
 
 func epochSubject(partition string) string { return "epoch." + partition }
 
-func (t *Tenure) filter() string { return "history." + generation + "." + t.partition + ".*" }
+func (t *Tenure) filter() string { return t.j.generation.subjects(t.partition) }
 
 // TakeOver takes a partition, whoever has it.
 func (j *Journal) TakeOver(ctx context.Context, partition int) (*Tenure, error) {
@@ -223,7 +223,7 @@ func (t *Tenure) Commit(ctx context.Context, r projections.Record, w *Wake) erro
 // ours made by someone else.
 func (t *Tenure) writeHistory(ctx context.Context, name string, data []byte) error {
 	m := Outgoing{
-		Subject: "history." + generation + "." + t.partition + "." + name, Data: data,
+		Subject: t.j.generation.subject(t.partition, name), Data: data,
 		Guard: &Guard{Subject: t.filter(), Sequence: t.last},
 	}
 	sequence, other, err := t.j.place(ctx, History, t.filter(), t.last,

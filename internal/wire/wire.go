@@ -120,14 +120,24 @@ type Service struct {
 	ingest    *ingest.Service
 	hooks     *webhook.Receiver
 
+	generation journal.Generation
+
 	// drift is why no permits are taken; nil text while the streams are sound.
 	drift atomic.Pointer[string]
 }
 
 // New builds the roles over a provisioned store.
 func New(ctx context.Context, cfg Config) (*Service, error) {
-	s := &Service{cfg: cfg, journal: journalOver(cfg.Store, cfg.Clock)}
-	var err error
+	// Before anything is appended: power loss may have taken facts that the
+	// history has seen.
+	generation, began, err := journalOver(cfg.Store, cfg.Clock, 0).CurrentGeneration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if began {
+		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
+	}
+	s := &Service{cfg: cfg, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation)}
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.PublicURL); err != nil {
 		return nil, err
 	}
@@ -166,8 +176,8 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	return group.Wait()
 }
 
-func journalOver(store journal.Store, clock Clock) *journal.Journal {
-	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID})
+func journalOver(store journal.Store, clock Clock, g journal.Generation) *journal.Journal {
+	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID, Generation: g})
 }
 
 // Journal is the service's journal.
@@ -266,7 +276,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 			return fmt.Errorf("start poller %s: %w", name, err)
 		}
 	}
-	j := journalOver(store, s.cfg.Clock)
+	j := journalOver(store, s.cfg.Clock, s.generation)
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
