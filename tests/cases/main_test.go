@@ -1,3 +1,9 @@
+// Package cases_test plays the field cases: what the service must show when a
+// provider, a caller, the network or the host misbehaves. Each case is a test
+// named after it, from outside: through the HTTP interface, the simulated
+// provider's log, and the history. Two things hold in every case: one operation
+// never leads to two provider jobs, and nothing a caller was told is accepted is
+// ever lost.
 package cases_test
 
 import (
