@@ -1,0 +1,82 @@
+package cases_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+// FC-04: the same submit again while the first is being stored.
+func TestFC04OverlappingSubmits(t *testing.T) {
+	slow := func(s journal.Stream, m journal.Outgoing) {
+		if s == journal.Ledger && strings.HasPrefix(kind(m), "intent.recorded") {
+			time.Sleep(2 * time.Second)
+		}
+	}
+	for name, k := range map[string]*hooks{
+		"slow to store": {publish: func(_ context.Context, s journal.Stream, m journal.Outgoing) error { slow(s, m); return nil }},
+		"slow to say":   {stored: func(s journal.Stream, m journal.Outgoing) error { slow(s, m); return nil }},
+	} {
+		variant(t, name, func(t *testing.T) {
+			h := harness.New(t, harness.Options{Through: func(s journal.Store) journal.Store { return hookedStore{k, s} }})
+			h.Mount(simulator.Example, "example", simulator.Options{})
+			const callers = 3
+			answers := make([]answer, callers)
+			var all sync.WaitGroup
+			for i := range callers {
+				all.Go(func() {
+					time.Sleep(time.Duration(i) * 500 * time.Millisecond)
+					answers[i] = ask(t, h, "POST", "/v1/operations", `{"provider":"example","params":{"n":1}}`, "Idempotency-Key", `"k"`)
+				})
+			}
+			all.Wait()
+			id, fresh := operationIn(t, answers[0]), 0
+			for i, a := range answers {
+				switch {
+				case a.status >= 200 && a.status < 300:
+					if !strings.Contains(a.body, `"id":"`+id+`"`) {
+						t.Errorf("answer %d names another operation: %s", i, a.body)
+					}
+					if a.status == 202 && a.header.Get("Idempotency-Replayed") == "" {
+						fresh++
+					}
+				case a.status == 409:
+					if a.header.Get("Retry-After") == "" || a.header.Get("Content-Type") != "application/problem+json" {
+						t.Errorf("answer %d: %v %s", i, a.header, a.body)
+					}
+				default:
+					t.Errorf("answer %d: %d %s", i, a.status, a.body)
+				}
+			}
+			want(t, "answers that are no replay", fresh, 1)
+			want(t, "intents", len(factsOf(h, id, "intent.recorded")), 1)
+			want(t, "state", h.Wait(id, time.Minute).State, "succeeded")
+			list, err := h.Client.List(t.Context(), client.Filter{})
+			if err != nil || len(list.Items) != 1 {
+				t.Errorf("%d operations, %v", len(list.Items), err)
+			}
+			want(t, "creates", h.Sim.Count(simulator.Filter{Call: simulator.Create}), 1)
+			invariants(t, h, id)
+		})
+	}
+}
+
+// operationIn reads the operation's id in an answer.
+func operationIn(t *testing.T, a answer) string {
+	t.Helper()
+	var op struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &op); err != nil || op.ID == "" {
+		t.Fatalf("no operation in %d %s: %v", a.status, a.body, err)
+	}
+	return op.ID
+}
