@@ -1,0 +1,95 @@
+package cases_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+func TestFC06ResubmitAttaches(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		m := h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Minute, "running", "succeeded")})
+		// Spelling and order of the members are the caller's; the bytes are the same each time.
+		const good, bad = `{ "params": {"n": 1.0, "correlation": "good"},  "provider": "example" }`, `{"provider": "example", "params": {"correlation": "bad"}}`
+		dropped(t, h, "good", good)
+		a := again(t, h, "good", good, "observing") // (a) while running
+		h.Wait(a.ID, 5*time.Minute, "succeeded")
+		b := again(t, h, "good", good, "succeeded") // (b) after success
+
+		m.Configure(simulator.Options{Auth: simulator.Auth{Bearer: harness.Token}, Plan: simulator.Plan{
+			Steps: []simulator.Step{{State: "running"}, {State: "failed", After: time.Second}}, Code: "Q7", Message: "no paper",
+		}})
+		dropped(t, h, "bad", bad)
+		time.Sleep(time.Minute)
+		c := again(t, h, "bad", bad, "failed") // (c) after failure
+		if c.Problem == nil || c.Problem.Code != "Q7" {
+			t.Errorf("the replay of the failed operation has problem %+v", c.Problem)
+		}
+		again(t, h, "bad", bad, "failed")
+		if a.ID != b.ID || a.ID == c.ID {
+			t.Errorf("ids %s, %s, %s", a.ID, b.ID, c.ID)
+		}
+		// Also from a later run of the service.
+		h.Stop()
+		h.Start()
+		if d := again(t, h, "good", good, "succeeded"); d.ID != a.ID {
+			t.Errorf("after a restart the id is %s, was %s", d.ID, a.ID)
+		}
+		if n := h.Sim.Count(simulator.Filter{Call: simulator.Create}); n != 2 {
+			t.Errorf("%d creates for two operations", n)
+		}
+		jobs(t, h, 2)
+		keptPromises(t, h, a.ID, c.ID)
+	})
+}
+
+// dropped submits and goes away without reading the answer.
+func dropped(t *testing.T, h *harness.House, key, body string) {
+	t.Helper()
+	conn, err := h.HTTP.Transport.(*http.Transport).DialContext(t.Context(), "tcp", "counterfoil.test:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fmt.Fprintf(conn, "POST /v1/operations HTTP/1.1\r\nHost: counterfoil.test\r\nAuthorization: Bearer %s\r\n"+
+		"Content-Type: application/json\r\nIdempotency-Key: %q\r\nContent-Length: %d\r\n\r\n%s", h.Bearer, key, len(body), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Second) // it is answered by now
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// again submits the same and checks that the answer is the operation as it is.
+func again(t *testing.T, h *harness.House, key, body, state string) client.Operation {
+	t.Helper()
+	a := post(t, h, "/v1/operations", key, body)
+	defer func() { _ = a.Body.Close() }()
+	raw, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.StatusCode < 200 || a.StatusCode > 299 || a.Header.Get("Idempotent-Replayed") != "true" {
+		t.Fatalf("status %d, replayed %q: %s", a.StatusCode, a.Header.Get("Idempotent-Replayed"), raw)
+	}
+	var op client.Operation
+	if err := json.Unmarshal(raw, &op); err != nil {
+		t.Fatal(err)
+	}
+	if op.State != state {
+		t.Errorf("the replay shows state %s, want %s", op.State, state)
+	}
+	now, err := h.Client.Get(t.Context(), op.ID)
+	if err != nil || now.Version != op.Version {
+		t.Errorf("the replay has version %d, the operation %d, error %v", op.Version, now.Version, err)
+	}
+	return op
+}

@@ -1,0 +1,89 @@
+package cases_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+func TestFC10ThrottledWithoutRetryAfter(t *testing.T) {
+	const (
+		workers = 8
+		name    = "hurried"
+		base    = 500 * time.Millisecond
+		most    = 5 * time.Second
+	)
+	contract := builtin(t, "example", name, "  backoff: 1s\n  backoff_max: 1m\n", "  backoff: 500ms\n  backoff_max: 5s\n")
+	inHouse(t, harness.Options{Workers: workers, Contracts: map[string]string{name + ".yaml": contract}}, func(t *testing.T, h *harness.House) {
+		// Each read takes a while, so that calls could pile up.
+		h.Mount(simulator.Example, name, simulator.Options{},
+			simulator.On(simulator.Status, simulator.FirstOfJob(10), simulator.Reply(429)),
+			simulator.On(simulator.Status, simulator.Always(), simulator.DelayBefore(200*time.Millisecond)))
+		var ids []string
+		for i := range 30 {
+			key := fmt.Sprintf("op-%02d", i)
+			ids = append(ids, h.Submit(key, name, params(key)).ID)
+		}
+		for _, id := range ids {
+			if op := waitLong(t, h, id, time.Hour); op.State != "succeeded" {
+				t.Fatalf("%s is %s, %s", id, op.State, op.Reason)
+			}
+			limited := facts(h, id, "observation.failed")
+			if len(limited) != 10 {
+				t.Fatalf("%d limited reads in the history of %s, want 10", len(limited), id)
+			}
+			for _, e := range limited {
+				if e.Fields["class"] != "throttled" || e.Fields["status"] != "429" {
+					t.Errorf("the limit is not visible: %v", e.Fields)
+				}
+			}
+			never(t, h, id, "failed", "quarantined")
+		}
+		for _, job := range jobs(t, h, 30) {
+			waits := gaps(h.Sim.Requests(simulator.Filter{Call: simulator.Status, Job: job.ID}))
+			if len(waits) != 10 {
+				t.Errorf("%d reads of job %s, want 11", len(waits)+1, job.ID)
+			}
+			// From base to most, each less a tenth at most.
+			least := base
+			for i, gap := range waits {
+				if gap < least-least/10 {
+					t.Errorf("wait %d of job %s is %s, want %s", i+1, job.ID, gap, least)
+				}
+				least = min(2*least, most)
+			}
+		}
+		if n := mostAtOnce(h.Sim.Requests(simulator.Filter{Mount: "/" + name})); n > workers || n < workers/2 {
+			t.Errorf("%d calls to the provider at once, want at most %d and some", n, workers)
+		}
+		keptPromises(t, h, ids...)
+	})
+}
+
+// mostAtOnce is the largest number of requests that were under way together.
+func mostAtOnce(list []simulator.Request) int {
+	type edge struct {
+		at   time.Time
+		step int
+	}
+	var edges []edge
+	for _, r := range list {
+		edges = append(edges, edge{r.At, 1}, edge{r.Done, -1})
+	}
+	slices.SortStableFunc(edges, func(a, b edge) int {
+		if c := a.at.Compare(b.at); c != 0 {
+			return c
+		}
+		return a.step - b.step // one that ends makes room for one that begins
+	})
+	now, most := 0, 0
+	for _, e := range edges {
+		now += e.step
+		most = max(most, now)
+	}
+	return most
+}
