@@ -299,3 +299,13 @@ func (c closing) Err() error {
 		return nil
 	}
 }
+
+// WebhookClient is a client for Config.Webhooks that gives up after 5 s and
+// follows no redirect, as providers do. Its idle connections end by themselves.
+func WebhookClient() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Timeout:       5 * time.Second,
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -36,7 +35,7 @@ func (a *app) client() (*client.Client, error) {
 	if key == "" {
 		return nil, &coded{exitUsage, "set COUNTERFOIL_KEY to the key that serve printed at its first start, or name its file with --key-file", errors.New("no API key is given")}
 	}
-	c, err := client.New(server, key, &http.Client{})
+	c, err := client.New(server, key, nil)
 	if err != nil {
 		return nil, usage("%w", err)
 	}

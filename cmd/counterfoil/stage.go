@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -57,7 +56,7 @@ const (
 func newStage(dir string, log *slog.Logger) (*stage, error) {
 	s := &stage{dir: dir, log: log, mounts: map[string]*simulator.Mount{}}
 	s.sim = simulator.New(simulator.Config{
-		Now: time.Now, Seed: 1, Webhooks: &http.Client{Timeout: 5 * time.Second},
+		Now: time.Now, Seed: 1, Webhooks: simulator.WebhookClient(),
 		WebhookSecret: []byte(stageSecret), CorrelateAlways: true,
 	})
 	var err error
@@ -106,7 +105,7 @@ func (s *stage) open(ctx context.Context) error {
 	if l.newKey != "" {
 		s.bearer = l.newKey
 	}
-	if s.client, err = client.New("http://"+l.listener.Addr().String(), s.bearer, &http.Client{}); err != nil {
+	if s.client, err = client.New("http://"+l.listener.Addr().String(), s.bearer, nil); err != nil {
 		return errors.Join(err, l.close())
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
