@@ -162,6 +162,12 @@ func ViewOf(s projections.State, now time.Time) View {
 			Adopted: s.Job.Adopted, UpdatedAt: moment(s.Job.ProviderTime),
 		}
 	}
+	switch {
+	case v.Job == nil || v.Job.RemoteState == "":
+	case s.Phase == projections.PhaseResultTimedOut, s.Phase == projections.PhaseCancellationUnconfirmed:
+		// A deadline says nothing of the job; the provider's last word does.
+		v.Because += fmt.Sprintf("; the provider last said %q", v.Job.RemoteState)
+	}
 	if s.Cancel.Wished {
 		v.Cancel = &CancelView{
 			Wished: true, At: moment(s.Cancel.At), TooLate: s.Cancel.TooLate,
