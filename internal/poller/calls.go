@@ -29,6 +29,7 @@ type calls struct {
 	contract *contract.Contract
 	account  Account
 	target   workflow.Target
+	held     error // why no call with side effects may be permitted; nil if it may
 }
 
 // calls gathers the operation's contract, its account as configured now, and
@@ -58,7 +59,11 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	case c.Credential.Place != contract.PlaceNone:
 		target.Missing = fmt.Sprintf("no credential is configured for provider %s, account %s", s.Intent.Provider, s.Intent.Account)
 	}
-	return &calls{contract: c, account: account, target: target}, nil
+	var held error
+	if p.cfg.Permits != nil {
+		held = p.cfg.Permits()
+	}
+	return &calls{contract: c, account: account, target: target, held: held}, nil
 }
 
 // inputs gives what a contract's requests are built from.
@@ -91,7 +96,13 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	for _, h := range r.Header {
 		request.Header = append(request.Header, outbound.Header{Name: h.Name, Value: h.Value})
 	}
-	if place := r.Credential; place.Place != contract.PlaceNone && c.target.Credential != "" {
+	switch place := r.Credential; {
+	case c.target.Credential == "":
+	case place.Place == contract.PlaceNone:
+		// The credential stays here, but who answers may be the provider under
+		// another name and show it.
+		request.Credential = outbound.Credential{Ref: c.target.Credential, In: outbound.Nowhere}
+	default:
 		request.Credential = outbound.Credential{
 			Ref: c.target.Credential, In: outbound.Place(place.Place), Name: place.Name, Format: place.Before + "{}" + place.After,
 		}
@@ -459,7 +470,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			break
 		}
 		fact.Jobs = p.ours(s, append(fact.Jobs, last.Jobs...)) // a job can move between pages
-		if last.Next == "" {
+		if last.Next == "" && len(fact.Jobs) <= maxFound {
 			break
 		}
 		if page == maxPages || len(fact.Jobs) > maxFound {
@@ -499,6 +510,9 @@ func (p *Poller) ours(s projections.State, jobs []events.FoundJob) []events.Foun
 		}
 		if !slices.ContainsFunc(list, func(o events.FoundJob) bool { return o.ID == j.ID }) {
 			list = append(list, j)
+		}
+		if len(list) > maxFound {
+			break // too many to say anything about
 		}
 	}
 	return list
@@ -545,10 +559,16 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 	if e.Attempt != nil {
 		var applied bool
 		var err error
-		if s, applied, err = p.permit(ctx, s, &events.ResultAttempted{Attempt: *e.Attempt}, *e.Attempt); err != nil || !applied {
-			return s, err
-		}
 		number = e.Attempt.Number
+		s, applied, err = p.permit(ctx, s, &events.ResultAttempted{Attempt: *e.Attempt}, *e.Attempt)
+		switch {
+		case err != nil:
+			return s, err
+		case !applied && presumed(s.Results, *e.Attempt):
+			return p.record(ctx, s, &events.ResultFailed{Attempt: number, Outcome: events.ResultNotSent, Call: unsent(s)})
+		case !applied:
+			return s, nil
+		}
 	}
 	asOf := s.Sequence
 	answer, r, failure, err := p.fetch(ctx, s, c, e)
@@ -614,7 +634,9 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		if part.Class != events.ErrorNone || part.NotReady {
 			return answer, part, nil, nil
 		}
-		digest, err := p.cfg.Journal.PutPayload(ctx, part.Body)
+		storing, stop := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Record)
+		digest, err := p.cfg.Journal.PutPayload(storing, part.Body)
+		stop()
 		if err != nil {
 			return answer, part, nil, fmt.Errorf("store a file of the result: %w", err)
 		}

@@ -229,6 +229,9 @@ func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 			if !ok || !next.Equal(lease.At()) {
 				return lease.Ack(ctx)
 			}
+			if d.Held {
+				return fmt.Errorf("no call with side effects is permitted: %w", c.held)
+			}
 			wait := d.Until.Sub(p.cfg.Clock.Now())
 			if d.Until.IsZero() || wait > p.cfg.Patience {
 				return nil
@@ -287,7 +290,7 @@ func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Deci
 		return workflow.Decision{}, nil, err
 	}
 	return workflow.Decide(s, workflow.World{
-		Now: p.cfg.Clock.Now(), Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone,
+		Now: p.cfg.Clock.Now(), Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
 	}), c, nil
 }
 

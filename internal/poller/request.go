@@ -1,14 +1,17 @@
 package poller
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/counterfoil/counterfoil/internal/codec"
 	"github.com/counterfoil/counterfoil/internal/contract"
 )
 
-// storedRequest is the exact request of a create as PAYLOADS keeps it: all but
-// the credential, whose value is resolved for each call.
+// storedRequest is the exact request of a create as PAYLOADS keeps it, less the
+// body, which follows behind it, and the credential, whose value is resolved for
+// each call.
 type storedRequest struct{ contract.Request }
 
 // Fields implements codec.Record.
@@ -24,7 +27,6 @@ func (r *storedRequest) Fields(v *codec.Visitor) {
 	for _, h := range headers {
 		r.Header = append(r.Header, contract.Header(h))
 	}
-	codec.Bytes(v, "b", &r.Body)
 	codec.Text(v, "cp", &r.Credential.Place)
 	codec.Text(v, "cn", &r.Credential.Name)
 	codec.Text(v, "cb", &r.Credential.Before)
@@ -43,15 +45,31 @@ func (h *storedHeader) Fields(v *codec.Visitor) {
 	codec.Text(v, "v", &h.Value)
 }
 
+// encodeRequest gives the length of the record, the record, and the body. The
+// body stays outside because a record is bounded, and a caller's parameters may
+// be as long as a record.
 func encodeRequest(r contract.Request) []byte {
 	r.Header = append([]contract.Header(nil), r.Header...) // Fields writes to it
-	return codec.Marshal(&storedRequest{r})
+	record := codec.Marshal(&storedRequest{r})
+	out := binary.AppendUvarint(nil, uint64(len(record)))
+	return append(append(out, record...), r.Body...)
 }
 
-func decodeRequest(body []byte) (contract.Request, error) {
+func decodeRequest(stored []byte) (contract.Request, error) {
+	length, n := binary.Uvarint(stored)
+	if n <= 0 || length > uint64(len(stored)-n) {
+		return contract.Request{}, errors.New("read a stored request: it is cut")
+	}
+	stored = stored[n:]
 	var r storedRequest
-	if err := codec.Unmarshal(body, &r); err != nil {
+	if err := codec.Unmarshal(stored[:length], &r); err != nil {
 		return contract.Request{}, fmt.Errorf("read a stored request: %w", err)
+	}
+	if r.MaxBody < 0 || r.FollowRedirects < 0 {
+		return contract.Request{}, errors.New("read a stored request: a limit is out of range")
+	}
+	if r.Body = stored[length:]; len(r.Body) == 0 {
+		r.Body = nil
 	}
 	return r.Request, nil
 }

@@ -32,6 +32,8 @@ type World struct {
 	// process at a time holds the data directory, and the owner names an
 	// earlier one. On a cluster nothing proves it.
 	Gone func(owner string) bool
+	// Held says that no call with side effects may be permitted for now.
+	Held bool
 }
 
 // Decision is the work that is due. With neither fact nor effect there is none
@@ -45,6 +47,8 @@ type Decision struct {
 	Effect Effect
 	// Until is when to decide again if nothing is due or possible.
 	Until time.Time
+	// Held says that a step was passed over only because calls are held.
+	Held bool
 }
 
 // Effect is a call to the provider.
@@ -55,7 +59,7 @@ type Effect interface{ effect() }
 // SendCreate sends the create, the first time or again with the same bytes.
 type SendCreate struct {
 	Attempt events.Attempt
-	Stored  events.Digest // the request of the first attempt; zero if this is it
+	Stored  events.Digest // the request of the first attempt at this origin; zero if this is it
 }
 
 // SendCancel asks the provider to cancel.
@@ -97,19 +101,36 @@ func Decide(s projections.State, w World) Decision {
 		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
 		return Decision{Step: step, Fact: Presume(s, kind, t, true)}
 	}
-	var until time.Time
+	var rest Decision
 	for _, step := range projections.Steps(s) {
 		if step.At.After(w.Now) {
-			if until.IsZero() || step.At.Before(until) {
-				until = step.At
+			if rest.Until.IsZero() || step.At.Before(rest.Until) {
+				rest.Until = step.At
 			}
 			continue
 		}
+		if w.Held && changes(s, step) {
+			rest.Held = true
+			continue
+		}
 		if d, ok := possible(s, w, step); ok {
+			d.Held = rest.Held
 			return d
 		}
 	}
-	return Decision{Until: until}
+	return rest
+}
+
+// changes says whether the step calls for something that has side effects.
+func changes(s projections.State, step projections.Step) bool {
+	switch step.Kind {
+	case projections.StepCreate, projections.StepCancel:
+		return true
+	case projections.StepCollect:
+		return !s.Intent.Promises.RepeatResult
+	case projections.StepPresume, projections.StepLookup, projections.StepRead, projections.StepDeadline:
+	}
+	return false
 }
 
 func possible(s projections.State, w World, step projections.Step) (Decision, bool) {
@@ -157,11 +178,11 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 		a := attempt(s.Cancels.Made+1, w, notAfter, timeout)
 		return Decision{Step: step, Fact: &events.CancelAttempted{Attempt: a}, Effect: SendCancel{Attempt: a}}, true
 	case projections.StepCollect:
-		if s.Intent.Promises.RepeatResult {
-			return Decision{Step: step, Effect: CollectResult{Timeout: timeout}}, true
-		}
 		if w.Target.Missing != "" {
 			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+		}
+		if s.Intent.Promises.RepeatResult {
+			return Decision{Step: step, Effect: CollectResult{Timeout: timeout}}, true
 		}
 		notAfter := w.Now.Add(timeout)
 		if end := s.Dates.Collect; !end.IsZero() {
@@ -199,12 +220,16 @@ func create(s projections.State, w World, step projections.Step) (Decision, bool
 		return Decision{}, false
 	}
 	a := attempt(s.Creates.Made+1, w, notAfter, timeout)
-	var stored events.Digest
-	if len(s.Creates.List) > 0 {
-		stored = s.Creates.List[0].Request
-		a.Request = stored
+	// The bytes name where they go. If the target moved since, and that is
+	// allowed because nothing there is unresolved or the risk was accepted, the
+	// new origin gets a request of its own.
+	for _, t := range s.Creates.List {
+		if t.Origin == w.Target.Origin {
+			a.Request = t.Request
+			break
+		}
 	}
-	return Decision{Step: step, Fact: &events.CreateAttempted{Attempt: a}, Effect: SendCreate{Attempt: a, Stored: stored}}, true
+	return Decision{Step: step, Fact: &events.CreateAttempted{Attempt: a}, Effect: SendCreate{Attempt: a, Stored: a.Request}}, true
 }
 
 // pinned defers a step that would go elsewhere, or as someone else, than an
@@ -235,9 +260,13 @@ func pinned(s projections.State, w World, step projections.Step) (Decision, bool
 // record.
 func deferred(w World, step projections.Step, s projections.State, why events.DeferReason, detail string) Decision {
 	if !s.Phase.Live() {
+		class := events.ErrorNoCredential
+		if why == events.DeferTargetChanged {
+			class = events.ErrorPolicy
+		}
 		return Decision{Step: step, Fact: &events.LookupAnswered{
 			Outcome: events.LookupFailed,
-			Call:    events.Call{AsOf: s.Sequence, Class: events.ErrorNoCredential, Code: string(why), Message: detail},
+			Call:    events.Call{AsOf: s.Sequence, Class: class, Code: string(why), Message: detail},
 		}}
 	}
 	return Decision{Step: step, Fact: &events.StepDeferred{

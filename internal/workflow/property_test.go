@@ -1,0 +1,199 @@
+package workflow_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/workflow"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// drawStory folds facts in no sensible order, some of them what Decide itself
+// asks for, so that many states come up that no table names.
+func drawStory(t *rapid.T) *story {
+	y := newStory()
+	flag := rapid.Bool()
+	i := standard(skew(rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "clock difference")))
+	p := &i.Promises
+	p.Guarantee = rapid.SampledFrom([]events.Guarantee{events.Deduplicated, events.Recoverable, events.AskAfterLoss}).Draw(t, "guarantee")
+	p.Lookup = rapid.SampledFrom([]events.Lookup{events.LookupNone, events.LookupCandidates, events.LookupExact}).Draw(t, "lookup")
+	p.LookupConclusive = p.Lookup == events.LookupExact && flag.Draw(t, "conclusive")
+	p.TokenWindow = rapid.SampledFrom([]time.Duration{0, 3 * time.Minute}).Draw(t, "window")
+	for _, b := range []*bool{&p.RepeatResult, &p.RepeatCancel, &p.HasResult, &p.PartialResults, &p.WebhookNamesJob, &p.RefusalIsProof} {
+		*b = flag.Draw(t, "promise")
+	}
+	y.put(i)
+	switch begin := rapid.IntRange(0, 4).Draw(t, "begins"); begin {
+	case 0:
+	case 1:
+		y.put(attempted(1, 0))
+		y.answered(1, events.CreateAmbiguous)
+	default:
+		y.put(attempted(1, 0))
+		y.answered(1, events.CreateAccepted)
+		if begin == 3 {
+			y.put(&events.CancelRequested{Who: "team-a"})
+		}
+		if begin == 4 {
+			y.observed(events.ClassSucceeded)
+		}
+	}
+	for range rapid.IntRange(0, 14).Draw(t, "facts") {
+		y.at += rapid.SampledFrom([]time.Duration{0, time.Second, 20 * time.Second, time.Minute, 40 * time.Minute}).Draw(t, "passes")
+		switch rapid.IntRange(0, 11).Draw(t, "fact") {
+		case 0, 1, 2, 3:
+			w := drawWorld(t, y)
+			w.Now = epoch.Add(y.at)
+			if d := workflow.Decide(y.s, w); d.Fact != nil {
+				y.put(d.Fact)
+			}
+		case 4, 5:
+			a := &events.CreateAnswered{Attempt: y.s.Creates.Made, Call: y.heard(""), Outcome: rapid.SampledFrom([]events.CreateOutcome{
+				events.CreateAccepted, events.CreateCompleted, events.CreateRejected, events.CreateConflict,
+				events.CreateInProgress, events.CreateNotSent, events.CreateAmbiguous, events.CreatePresumed,
+			}).Draw(t, "create")}
+			if a.Outcome == events.CreateAccepted {
+				a.JobID, a.Claim = "j-1", events.ClaimOwn
+			}
+			y.put(a)
+		case 6:
+			y.observed(rapid.SampledFrom([]events.Class{events.ClassRunning, events.ClassSucceeded, events.ClassFailed, events.ClassCancelled}).Draw(t, "state"))
+		case 7:
+			y.put(&events.CancelRequested{Who: "team-a"})
+		case 8:
+			y.put(&events.CancelAnswered{Attempt: y.s.Cancels.Made, Call: y.heard(""), Outcome: rapid.SampledFrom([]events.CancelOutcome{
+				events.CancelAcknowledged, events.CancelAmbiguous, events.CancelNotSent,
+			}).Draw(t, "cancel")})
+		case 9:
+			y.put(&events.ResultFailed{Attempt: y.s.Results.Made, Call: y.heard(""), Outcome: rapid.SampledFrom([]events.ResultOutcome{
+				events.ResultNotSent, events.ResultAmbiguous, events.ResultError,
+			}).Draw(t, "result")})
+		case 10:
+			y.put(&events.LookupAnswered{Outcome: rapid.SampledFrom([]events.LookupOutcome{events.LookupAbsent, events.LookupFailed}).Draw(t, "lookup"), Call: y.heard("")})
+		case 11:
+			y.put(&events.DecisionMade{
+				Choice: rapid.SampledFrom([]events.DecisionKind{events.DecideRetryCreate, events.DecideResume, events.DecideRetryCollection, events.DecideAbandon}).Draw(t, "choice"),
+				Who:    "operator", Why: events.Sum([]byte("why")), Sequence: y.s.Sequence, AcceptRisk: flag.Draw(t, "risk"),
+			})
+		}
+	}
+	return y
+}
+
+func drawWorld(t *rapid.T, y *story) workflow.World {
+	w := workflow.World{
+		Now:   epoch.Add(y.at + rapid.SampledFrom([]time.Duration{0, 1, time.Second, time.Minute, 4 * time.Minute, time.Hour, 5 * time.Hour}).Draw(t, "now")),
+		Owner: "poller-2/new", Target: here, Held: rapid.IntRange(0, 5).Draw(t, "held") == 0,
+	}
+	change := rapid.SampledFrom([]target{nil, nil, nil, nil, missing, elsewhere, another, rotated, dead}).Draw(t, "world")
+	if change != nil {
+		change(&w)
+	}
+	return w
+}
+
+// What Decide may never do, in any state and any world.
+func TestEffectsNeedPermits(t *testing.T) {
+	// A generator that reaches no permit or no effect of a kind proves nothing.
+	seen := map[projections.StepKind]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		begun := drawStory(t)
+		for range 8 {
+			y := *begun
+			check(t, &y, drawWorld(t, &y), seen)
+		}
+	})
+	for _, k := range []projections.StepKind{projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
+		if seen[k] == 0 {
+			t.Errorf("no draw led to %s", k)
+		}
+	}
+}
+
+func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind]int) {
+	d := workflow.Decide(y.s, w)
+	if d.Effect != nil {
+		seen[d.Step.Kind]++
+	}
+	permitted := func(a events.Attempt, permit events.Fact, made uint64) {
+		t.Helper()
+		var stored events.Attempt
+		switch f := permit.(type) {
+		case *events.CreateAttempted:
+			stored = f.Attempt
+		case *events.CancelAttempted:
+			stored = f.Attempt
+		case *events.ResultAttempted:
+			stored = f.Attempt
+		default:
+			t.Fatalf("%s has no permit: %s", d.Step.Kind, describe(d))
+		}
+		switch {
+		case stored != a:
+			t.Fatalf("permitted %+v, attempted %+v", stored, a)
+		case !a.NotAfter.After(w.Now):
+			t.Fatalf("not after %v, at %v: %s", a.NotAfter, w.Now, describe(d))
+		case a.NotAfter.After(w.Now.Add(y.s.Intent.Policy.RequestTimeout)):
+			t.Fatalf("may leave until %v, decided at %v", a.NotAfter, w.Now)
+		case a.Number != made+1, a.Owner != w.Owner, a.Origin != w.Target.Origin, a.Account != w.Target.Account, a.Identity != w.Target.Identity:
+			t.Fatalf("attempt %+v in %+v", a, w)
+		case w.Held, w.Target.Missing != "":
+			t.Fatalf("%s although held %v, missing %q", d.Step.Kind, w.Held, w.Target.Missing)
+		}
+		if _, open := y.s.OpenAttempt(); open != nil {
+			t.Fatalf("%s while attempt %d is open", d.Step.Kind, open.Number)
+		}
+	}
+	switch e := d.Effect.(type) {
+	case nil:
+	case workflow.SendCreate:
+		permitted(e.Attempt, d.Fact, y.s.Creates.Made)
+		if e.Attempt.Request != e.Stored {
+			t.Fatalf("stored %v, permitted %v", e.Stored, e.Attempt.Request)
+		}
+		for _, try := range y.s.Creates.List {
+			if try.Unresolved() && !y.s.RiskAccepted && (try.Origin != w.Target.Origin || try.Account != w.Target.Account || try.Identity != w.Target.Identity) {
+				t.Fatalf("creates as %+v beside unresolved %+v", w.Target, try)
+			}
+		}
+		if y.s.Cancel.Wished && !y.s.RiskAccepted {
+			t.Fatal("creates although a cancel is wished")
+		}
+	case workflow.SendCancel:
+		permitted(e.Attempt, d.Fact, y.s.Cancels.Made)
+	case workflow.CollectResult:
+		if e.Attempt != nil {
+			permitted(*e.Attempt, d.Fact, y.s.Results.Made)
+		} else if d.Fact != nil || !y.s.Intent.Promises.RepeatResult {
+			t.Fatalf("collects without a permit: %s", describe(d))
+		}
+	case workflow.ReadStatus:
+		if d.Fact != nil || e.JobID == "" || e.Timeout <= 0 || e.Timeout > y.s.Intent.Policy.RequestTimeout {
+			t.Fatalf("%+v", e)
+		}
+	case workflow.LookUp:
+		if d.Fact != nil || e.Timeout <= 0 {
+			t.Fatalf("%+v", e)
+		}
+	}
+	switch {
+	case d.Fact == nil && d.Effect == nil && d.Step.Kind != "":
+		t.Fatalf("a step without work: %s", describe(d))
+	case d.Fact == nil && d.Effect == nil && !d.Until.IsZero() && !d.Until.After(w.Now):
+		t.Fatalf("nothing to do, and again at %v, which is not after %v", d.Until, w.Now)
+	case d.Step.At.After(w.Now):
+		t.Fatalf("%s is due at %v, now is %v", d.Step.Kind, d.Step.At, w.Now)
+	case y.s.Phase.Stopped() && d.Effect != nil && d.Step.Kind != projections.StepRead && d.Step.Kind != projections.StepLookup:
+		t.Fatalf("%s: %s", y.s.Phase, describe(d))
+	}
+	// The permit it asks for is one the fold takes, if the time is the ledger's.
+	if d.Fact != nil && d.Effect != nil && !w.Now.Before(epoch.Add(y.at)) {
+		y.at = w.Now.Sub(epoch)
+		if r := y.put(d.Fact); r.Verdict != projections.Applied {
+			t.Fatalf("the permit for %s in %s is %s: %s", d.Step.Kind, r.From, r.Verdict, r.Reason)
+		}
+	}
+}
