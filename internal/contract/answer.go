@@ -377,6 +377,9 @@ func (c *Contract) refused(out CreateReading, v view, missing string) CreateRead
 		if err == nil {
 			out.JobID = id
 			c.extras(&out, v)
+			if id == "" {
+				out.StatusURL = "" // a link without a job is of no use, and may hold a secret
+			}
 		}
 	case events.CreateRejected:
 		if err == nil && id != "" {

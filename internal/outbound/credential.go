@@ -26,6 +26,10 @@ const (
 	InHeader Place = "header" // Name is the header
 	InQuery  Place = "query"  // Name is the parameter; one of that name already there is replaced
 	InBasic  Place = "basic"  // Authorization: Basic, over the formatted value ("user:{}")
+	// Nowhere sends no credential; it is resolved only to be taken out of the
+	// answer, where the host may know it all the same. One that cannot be had
+	// is no failure.
+	Nowhere Place = "nowhere"
 )
 
 // Credential says which credential goes where; it never holds the value. The
@@ -159,6 +163,12 @@ func (c *Client) resolve(ctx context.Context, cr Credential, h *hop) *Failure {
 		return nil
 	}
 	s, f := c.lookup(ctx, cr.Ref)
+	if cr.In == Nowhere {
+		if f == nil {
+			h.scrub = newScrubber(spellings(s.Reveal())...)
+		}
+		return nil
+	}
 	if f != nil {
 		return f
 	}
@@ -173,7 +183,7 @@ func (c *Client) resolve(ctx context.Context, cr Credential, h *hop) *Failure {
 		h.attach = func(r *http.Request) { r.Header.Set(cr.Name, value) }
 	case InBasic:
 		basic := base64.StdEncoding.EncodeToString([]byte(value))
-		h.scrub = newScrubber(s.Reveal(), value, basic)
+		h.scrub = newScrubber(append(spellings(value), spellings(s.Reveal())...)...)
 		h.attach = func(r *http.Request) { r.Header.Set("Authorization", "Basic "+basic) }
 	case InQuery:
 		h.attach = func(r *http.Request) { r.URL.RawQuery = withParameter(r.URL.RawQuery, cr.Name, value) }
@@ -200,6 +210,17 @@ func withParameter(query, name, value string) string {
 // also be found where it is not meant. Not shorter than what replaces it, so
 // that bounds on the answer hold.
 const minScrub = len(redacted)
+
+// spellings gives a secret as it is and, since it may be user and password, how
+// the two are sent, and the password alone, or the user where that is the key.
+// A user name beside a password is no secret, and results may hold it.
+func spellings(value string) []string {
+	list := []string{value, base64.StdEncoding.EncodeToString([]byte(value))}
+	if user, password, pair := strings.Cut(value, ":"); pair {
+		list = append(list, orDefault(password, user))
+	}
+	return list
+}
 
 // scrubber replaces a credential that a provider echoes, in the spellings in
 // which it was sent. An echo in another spelling stays.
@@ -240,7 +261,7 @@ func (s scrubber) answer(a *Answer) {
 			a.Scrubbed += c
 		}
 		// The end may have cut through an echo.
-		for k := min(len(n)-1, len(a.Body)); k >= minScrub; k-- {
+		for k := min(len(n)-1, len(a.Body)); k >= max(minScrub, named(n)+1); k-- {
 			if strings.HasPrefix(n, string(a.Body[len(a.Body)-k:])) {
 				a.Body = a.Body[:len(a.Body)-k]
 				a.Scrubbed++
@@ -248,6 +269,17 @@ func (s scrubber) answer(a *Answer) {
 			}
 		}
 	}
+}
+
+// named is the length of the user name a needle may start with, which alone
+// is no secret.
+func named(needle string) int {
+	for _, colon := range []string{":", "%3A"} {
+		if user, _, pair := strings.Cut(needle, colon); pair {
+			return len(user) + len(colon)
+		}
+	}
+	return 0
 }
 
 // err keeps the chain unless its text shows the credential.

@@ -3,6 +3,7 @@ package outbound_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -287,6 +288,51 @@ func TestEchoedCredentialIsReplaced(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A host that got no credential may know it all the same, and a password may be
+// echoed without its user.
+func TestEchoOfWhatWasNotSent(t *testing.T) {
+	const user, password = "acme-render-prod", "correct-horse-battery"
+	both := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+	echoed := func(text string) string {
+		return fmt.Sprintf("HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+	}
+	for _, c := range []struct{ name, secret, text, want string }{
+		{"both", user + ":" + password, "you are " + user + ":" + password, "you are [redacted]"},
+		{"as sent", user + ":" + password, "Basic " + both, "Basic [redacted]"},
+		{"password alone", user + ":" + password, "pass " + password, "pass [redacted]"},
+		{"user alone is no secret", user + ":" + password, "by " + user, "by " + user},
+		{"user that is the key", user + ":", "key " + user, "key [redacted]"},
+	} {
+		for _, place := range []outbound.Place{outbound.InBasic, outbound.Nowhere} {
+			t.Run(c.name+"/"+string(place), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					nw := &network{t: t, serve: once(echoed(c.text))}
+					client := newClient(t, nw, func(cfg *outbound.Config) { cfg.Resolve = secrets{"KEY": c.secret} })
+					a, err := client.Do(t.Context(), outbound.Request{
+						Method: "GET", URL: "http://api.example.com", Credential: outbound.Credential{Ref: "env:KEY", In: place},
+					})
+					if err != nil || string(a.Body) != c.want {
+						t.Errorf("%q, %v, want %q", a.Body, err, c.want)
+					}
+					if sent := strings.Contains(strings.Join(nw.wire(), ""), "Authorization"); sent != (place == outbound.InBasic) {
+						t.Errorf("credential sent: %v", sent)
+					}
+				})
+			})
+		}
+	}
+	t.Run("missing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			client := newClient(t, &network{t: t, serve: once(ok)}, func(cfg *outbound.Config) { cfg.Resolve = secrets{} })
+			if _, err := client.Do(t.Context(), outbound.Request{
+				Method: "GET", URL: "http://api.example.com", Credential: outbound.Credential{Ref: "env:KEY", In: outbound.Nowhere},
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	})
 }
 
 func TestClassesAreDistinctWords(t *testing.T) {

@@ -99,7 +99,7 @@ func (cr Credential) check(own http.Header) error {
 		if cr.Name == "" {
 			return errors.New("credential parameter has no name")
 		}
-	case InBasic:
+	case InBasic, Nowhere:
 	default:
 		return errors.New("credential goes neither in header, query nor basic")
 	}

@@ -45,7 +45,7 @@ func TestFC04OverlappingSubmits(t *testing.T) {
 					if !strings.Contains(a.body, `"id":"`+id+`"`) {
 						t.Errorf("answer %d names another operation: %s", i, a.body)
 					}
-					if a.status == 202 && a.header.Get("Idempotency-Replayed") == "" {
+					if a.status == 202 && a.header.Get("Idempotent-Replayed") == "" {
 						fresh++
 					}
 				case a.status == 409:
