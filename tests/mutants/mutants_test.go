@@ -5,6 +5,11 @@
 // simulation (go build -overlay); the tree itself is not touched. Text that is
 // no longer there is a failure, never a skip. `go test ./tests/mutants` plays a
 // few, `make mutants` all of them.
+//
+// Not here, because other guards make up for them: row 9 over an attempt that an
+// absence covers (20,000 seeds saw no difference: the next permit follows within
+// moments and its answer leads to the same phase), and as_of alone in row 12
+// (the time at which the look-up left is stricter).
 package mutants
 
 import (
@@ -53,7 +58,7 @@ func mutants() []mutant {
 			edits: []edit{{appendFile, `if outcome == Stored || e.Fact.Kind() == events.Permit {`, `if outcome == Stored || outcome == Superseded {`}},
 		},
 		{
-			name: "ack-without-comparing", why: "a wake-up is acknowledged although the next look is the time it carries", runs: 3000,
+			name: "ack-without-comparing", why: "a wake-up is acknowledged although the next look is the time it carries", quick: true, runs: 3000,
 			edits: []edit{{pollerFile, `if !ok || !next.Equal(lease.At()) {`, `if !ok || !next.IsZero() {`}},
 		},
 		{
@@ -78,14 +83,15 @@ func mutants() []mutant {
 			},
 		},
 		{
-			name: "absent-while-open", why: "an empty look-up permits a create while an attempt may still be running", runs: 20000,
+			name: "absent-while-open", why: "an empty look-up that knew nothing of an open attempt permits another", runs: 20000,
 			edits: []edit{
 				{tableFile, ` || s.Creates.Unresolved() == 0 || s.Creates.Open() != nil {`, ` || s.Creates.Unresolved() == 0 {`},
-				{tableFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return true`},
+				{tableFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return !l.LeftAt.Before(s.ConclusiveAt())`},
 				{
 					tableFile, `ID: "12", From: []Phase{PhaseCreateUnknown, PhaseReconciliation, PhaseQuarantined},`,
 					`ID: "12", From: inCOrQuarantined(),`,
 				},
+				{stateFile, `if end := t.NotAfter.Add(t.Timeout); end.After(at) {`, `if end := t.NotAfter.Add(t.Timeout); end.After(at) && t.Status != AttemptOpen {`},
 			},
 		},
 		{
@@ -112,7 +118,7 @@ func mutants() []mutant {
 			edits: []edit{{callsFile, "		if fact.JobID != \"\" {\n			if fact.Claim, err = p.claim(ctx, s, fact.JobID); err != nil {\n				return s, err\n			}\n", "		if fact.JobID != \"\" {\n			if fact.Claim = events.ClaimOwn; err != nil {\n				return s, err\n			}\n"}},
 		},
 		{
-			name: "permit-anywhere", why: "a permit is appended whatever came before it", quick: true, runs: 1000,
+			name: "permit-anywhere", why: "a permit is appended whatever came before it", runs: 1000,
 			edits: []edit{{
 				appendFile, "	return j.store.Publish(ctx, Ledger, Outgoing{\n		Subject: subject, Header: header, Data: data, Guard: &Guard{Sequence: expected},\n	})",
 				"	guard := &Guard{Sequence: expected}\n	if e.Fact.Kind() == events.Permit && expected > 0 {\n		guard = nil\n	}\n	return j.store.Publish(ctx, Ledger, Outgoing{\n		Subject: subject, Header: header, Data: data, Guard: guard,\n	})",
@@ -136,22 +142,18 @@ func mutants() []mutant {
 			edits: []edit{{nextFile, `at := t.GoneAt().Add(s.Intent.Policy.ClockDifference)`, `at := t.GoneAt()`}},
 		},
 		{
-			name: "presumed-over-covered", why: "a late answer reopens what a conclusive absence has closed", runs: 20000,
-			edits: []edit{{tableFile, `case f.try.OwnClosed, f.try.Covered, f.try.Status != AttemptOpen:`, `case f.try.OwnClosed:`}},
-		},
-		{
 			name: "no-owed-look-up", why: "a stray job is not looked for once more", runs: 20000,
 			edits: []edit{{foldFile, `s.OwedLookup = s.OwedLookup || s.Phase.Live() || s.Pace.Lookups < owedLookupTries`, `s.OwedLookup = false`}},
 		},
 		{
-			name: "cancel-acknowledged", why: "a cancel counts as done when it is acknowledged", runs: 3000, quick: true,
+			name: "cancel-acknowledged", why: "a cancel counts as done when it is acknowledged", runs: 3000,
 			edits: []edit{{tableFile, `				f.enter(PhaseCancelling, "")`, `				f.enter(PhaseCancelled, ReasonCancelConfirmed)`}},
 		},
 	}
 }
 
 var (
-	seedLine = regexp.MustCompile(`seed (\d+)[ :]`)
+	seedLine = regexp.MustCompile(`seed (\d+): `)
 	runsLine = regexp.MustCompile(`(\d+) runs, \d+ steps`)
 )
 

@@ -79,6 +79,9 @@ func TestServer(t *testing.T) {
 				next = w.cfg.Seed + 1
 			}
 		})
+		if done%(16*batch) == 0 {
+			t.Logf("%d runs", done)
+		}
 		if failed == nil {
 			continue
 		}
