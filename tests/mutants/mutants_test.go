@@ -147,7 +147,7 @@ func mutants() []mutant {
 		},
 		{
 			name: "cancel-acknowledged", why: "a cancel counts as done when it is acknowledged", runs: 3000,
-			edits: []edit{{tableFile, `				f.enter(PhaseCancelling, "")`, `				f.enter(PhaseCancelled, ReasonCancelConfirmed)`}},
+			edits: []edit{{tableFile, `f.enter(PhaseCancelling, "")`, `f.enter(PhaseCancelled, ReasonCancelConfirmed)`}},
 		},
 	}
 }
