@@ -70,7 +70,7 @@ type ReadStatus struct {
 	JobID   string
 	Prompt  string
 	Claim   bool          // the job is not ours yet: claim it before the fact
-	Timeout time.Duration // cut so that the result deadline is met
+	Timeout time.Duration // cut so that the deadline is met
 }
 
 // LookUp asks the provider for our job, over all pages.
@@ -153,7 +153,11 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 		return Decision{Step: step, Effect: LookUp{Timeout: timeout}}, true
 	case projections.StepRead:
 		cut := timeout
-		switch end := s.Dates.Result; {
+		end := s.Dates.Result
+		if cancelling := s.Phase == projections.PhaseCancelRequested || s.Phase == projections.PhaseCancelling; cancelling && !s.Dates.Cancel.IsZero() {
+			end = s.Dates.Cancel // the result deadline rests meanwhile
+		}
+		switch {
 		case end.IsZero() || !s.Phase.Live():
 		case w.Now.Before(end):
 			cut = min(cut, end.Sub(w.Now))
@@ -182,6 +186,9 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
 		}
 		if s.Intent.Promises.RepeatResult {
+			if end := s.Dates.Collect; w.Now.Before(end) {
+				timeout = min(timeout, end.Sub(w.Now))
+			}
 			return Decision{Step: step, Effect: CollectResult{Timeout: timeout}}, true
 		}
 		notAfter := w.Now.Add(timeout)

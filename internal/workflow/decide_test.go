@@ -323,7 +323,7 @@ func TestDecide(t *testing.T) {
 			y.put(&events.CancelAnswered{Attempt: 1, Outcome: events.CancelAmbiguous, Call: y.heard("")})
 			y.at = 10 * time.Second
 			y.observed(events.ClassRunning)
-		}, 30*time.Minute - 5*time.Second, nil, "read; read j-1 for due within 30s"},
+		}, 30*time.Minute - 5*time.Second, nil, "read; read j-1 for due within 5s"},
 		{"cancel requested: cancels held", projections.PhaseCancelRequested, func(y *story) { accepted(y); y.put(&events.CancelRequested{Who: "a"}) }, 0, held, "held; wait until 4h0m0s"},
 		{"cancelling: reads", projections.PhaseCancelling, func(y *story) { cancelling(y) }, 0, nil, "read; read j-1 for cancel within 30s"},
 		{"cancelling: deadline", projections.PhaseCancelling, func(y *story) { cancelling(y) }, 30 * time.Minute, nil, "deadline; deadline.passed/cancel"},

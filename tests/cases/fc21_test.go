@@ -45,6 +45,34 @@ func TestFC21NeverConfirmed(t *testing.T) {
 	})
 }
 
+// FC-21: a provider that hangs does not hold up that end.
+func TestFC21HangsWhileCancelling(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		m := h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(0, "running")},
+			simulator.On(simulator.Cancel, simulator.Always(), simulator.CancelForever))
+		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
+			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Cancel: "1m", Result: "10s"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Wait(op.ID, time.Minute, "observing")
+		asked := time.Now()
+		if _, err := h.Client.Cancel(t.Context(), op.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		h.Wait(op.ID, time.Minute, "cancelling")
+		m.Add(simulator.On(simulator.Status, simulator.Always(), simulator.DelayBefore(time.Hour)))
+		op = await(h, op.ID, 5*time.Minute, time.Second)
+		want(t, "state", op.State, "cancellation_unconfirmed")
+		if late := op.Since.Sub(asked) - time.Minute; late < 0 || late > 3*time.Second {
+			t.Errorf("ended %s after the confirmation's deadline\n%s", late, h.Story(op.ID))
+		}
+		invariants(t, h, op.ID)
+	})
+}
+
 // FC-21, variant: the job is gone after the cancel.
 func TestFC21GoneAfterCancel(t *testing.T) {
 	for _, c := range []struct {

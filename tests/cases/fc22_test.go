@@ -58,27 +58,33 @@ func TestFC22ResultComesLater(t *testing.T) {
 
 // FC-22: the limit of the retries.
 func TestFC22ResultNeverComes(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		h := harness.New(t, harness.Options{})
-		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Second, "succeeded")},
-			simulator.On(simulator.Result, simulator.Always(), simulator.ReplyEmpty(200)))
-		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
-			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Collect: "2m"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		collecting := h.Wait(op.ID, time.Minute, "result_collecting")
-		op = await(h, op.ID, 4*time.Minute, time.Second)
-		want(t, "state", op.State, "result_unavailable")
-		want(t, "reason", op.Reason, "collect_deadline")
-		if late := op.Since.Sub(collecting.Since) - 2*time.Minute; late < 0 || late > 3*time.Second {
-			t.Errorf("ended %s after the limit", late)
-		}
-		want(t, "collected", len(factsOf(h, op.ID, "result.collected")), 0)
-		noEmptyPayload(t, h)
-		invariants(t, h, op.ID)
+	for name, fault := range map[string]simulator.Fault{
+		"empty": simulator.ReplyEmpty(200), "hangs": simulator.DelayBefore(time.Hour), "not there": simulator.Reply(404),
+	} {
+		variant(t, name, func(t *testing.T) { neverComes(t, fault) })
+	}
+}
+
+func neverComes(t *testing.T, fault simulator.Fault) {
+	h := harness.New(t, harness.Options{})
+	h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Second, "succeeded")},
+		simulator.On(simulator.Result, simulator.Always(), fault))
+	op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
+		Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Collect: "2m"},
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	collecting := h.Wait(op.ID, time.Minute, "result_collecting")
+	op = await(h, op.ID, 4*time.Minute, time.Second)
+	want(t, "state", op.State, "result_unavailable")
+	want(t, "reason", op.Reason, "collect_deadline")
+	if late := op.Since.Sub(collecting.Since) - 2*time.Minute; late < 0 || late > 3*time.Second {
+		t.Errorf("ended %s after the limit", late)
+	}
+	want(t, "collected", len(factsOf(h, op.ID, "result.collected")), 0)
+	noEmptyPayload(t, h)
+	invariants(t, h, op.ID)
 }
 
 // noEmptyPayload checks that no body of zero bytes was stored.
