@@ -47,7 +47,7 @@ func TestFC18RefusedDeadlines(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		h := harness.New(t, harness.Options{})
 		h.Mount(simulator.Example, "example", simulator.Options{})
-		for _, wish := range []string{"0", "0s", "-1s", "-0s", "-5d", "1999-12-31T23:59:59Z", "2000-01-01T00:00:00Z", "365000d", "8760000h", "3000-01-01T00:00:00Z", "2199-01-01T00:00:00Z", "31d"} {
+		for _, wish := range []string{"0", "0s", "-1s", "-0s", "-5d", "1999-12-31T23:59:59Z", "2000-01-01T00:00:00Z", "365000d", "8760000h", "3000-01-01T00:00:00Z", "2199-01-01T00:00:00Z", "2000-01-01T01:00:00", "31d"} {
 			for _, which := range []string{"result", "create", "cancel", "collect"} {
 				if wish == "31d" && which != "result" {
 					continue

@@ -18,7 +18,7 @@ func cancelEarly(t *testing.T, h *harness.House, provider string) client.Operati
 	h.Mount(simulator.Dialect(provider), provider, simulator.Options{Plan: plan},
 		simulator.On(simulator.Create, simulator.Nth(1), simulator.DelayAfter(3*time.Second)))
 	op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
-		Provider: provider, Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Create: "3m"},
+		Provider: provider, Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Create: "1m30s"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,26 @@ func TestFC19CancelBeforeID(t *testing.T) {
 		if err != nil || now.Cancel == nil || !now.Cancel.Wished || now.State == "cancelled" {
 			t.Fatalf("after the restart: %v %s", err, now.Raw)
 		}
-		op = h.Wait(op.ID, 3*time.Minute)
+		op = await(h, op.ID, 3*time.Minute, time.Second)
+		want(t, "state", op.State, "cancelled")
+		confirmedCancel(t, h, op)
+		invariants(t, h, op.ID)
+		want(t, "creates", h.Sim.Count(simulator.Filter{Call: simulator.Create}), 1)
+	})
+
+	variant(t, "restart, the create arrives after it", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.ExampleLookup, "example-lookup", simulator.Options{Plan: simulator.Plan{Steps: []simulator.Step{{State: "running"}}}},
+			simulator.On(simulator.Create, simulator.Nth(1), simulator.DelayBefore(20*time.Second)))
+		op := h.Submit("k", "example-lookup", `{"n":1}`)
+		time.Sleep(time.Second)
+		if _, err := h.Client.Cancel(t.Context(), op.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		h.Kill()
+		h.Start()
+		op = await(h, op.ID, 3*time.Minute, time.Second)
 		want(t, "state", op.State, "cancelled")
 		confirmedCancel(t, h, op)
 		invariants(t, h, op.ID)
@@ -78,7 +97,7 @@ func TestFC19CancelBeforeID(t *testing.T) {
 		time.Sleep(time.Second)
 		h.Kill()
 		h.Start()
-		op = h.Wait(op.ID, 5*time.Minute)
+		op = await(h, op.ID, 5*time.Minute, time.Second)
 		want(t, "state", op.State, "quarantined")
 		want(t, "kind", op.Quarantine, "unknown")
 		if op.Cancel == nil || !op.Cancel.Wished {

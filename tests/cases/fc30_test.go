@@ -54,6 +54,35 @@ func (s *stopped) pass() {
 	}
 }
 
+// around makes one poller pass here at each touch of the store and around each
+// call; it stops before it stores a fact of the type, and before or after a call.
+func (s *stopped) around(poller1, publish string, before, after func(outbound.Request) bool) func(string, journal.Store, poller.Caller) (journal.Store, poller.Caller) {
+	at := func(stops func(outbound.Request) bool) func(context.Context, outbound.Request) {
+		return func(_ context.Context, r outbound.Request) {
+			if stops != nil && stops(r) {
+				s.stop()
+			}
+			s.pass()
+		}
+	}
+	return func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller) {
+		if name != poller1 {
+			return store, call
+		}
+		k := &hooks{
+			touch: func(context.Context) error { s.pass(); return nil },
+			publish: func(_ context.Context, stream journal.Stream, m journal.Outgoing) error {
+				if stream == journal.Ledger && publish != "" && strings.HasPrefix(kind(m), publish) {
+					s.stop()
+				}
+				s.pass()
+				return nil
+			},
+		}
+		return hookedStore{k, store}, hookedCaller{before: at(before), after: at(after), inner: call}
+	}
+}
+
 // FC-30: an owner that was stopped for longer than its lease comes back.
 func TestFC30SuspendedOwner(t *testing.T) {
 	create := func(r outbound.Request) bool { return r.SideEffect && strings.HasSuffix(r.URL, "/v1/jobs") }
@@ -75,30 +104,7 @@ func TestFC30SuspendedOwner(t *testing.T) {
 	} {
 		variant(t, c.name, func(t *testing.T) {
 			s := &stopped{}
-			at := func(stops func(outbound.Request) bool) func(context.Context, outbound.Request) {
-				return func(_ context.Context, r outbound.Request) {
-					if stops != nil && stops(r) {
-						s.stop()
-					}
-					s.pass()
-				}
-			}
-			h := harness.New(t, harness.Options{ThroughPoller: func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller) {
-				if name != "poller-1" {
-					return store, call
-				}
-				k := &hooks{
-					touch: func(context.Context) error { s.pass(); return nil },
-					publish: func(_ context.Context, stream journal.Stream, m journal.Outgoing) error {
-						if stream == journal.Ledger && c.publish != "" && strings.HasPrefix(kind(m), c.publish) {
-							s.stop()
-						}
-						s.pass()
-						return nil
-					},
-				}
-				return hookedStore{k, store}, hookedCaller{before: at(c.before), after: at(c.after), inner: call}
-			}})
+			h := harness.New(t, harness.Options{ThroughPoller: s.around("poller-1", c.publish, c.before, c.after)})
 			h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")})
 			op := h.Submit("k", "example", `{"n":1}`)
 			for end := time.Now().Add(time.Minute); !s.isStopped(); time.Sleep(100 * time.Millisecond) {
@@ -133,6 +139,64 @@ func TestFC30SuspendedOwner(t *testing.T) {
 			}
 			oneWay(t, h, all)
 			want(t, "creates", h.Sim.Count(simulator.Filter{Call: simulator.Create}), c.creates)
+			want(t, "jobs", len(h.Sim.Jobs()), 1)
+			invariants(t, h, op.ID)
+		})
+	}
+}
+
+// FC-30: the same with the owner of a cancel.
+func TestFC30SuspendedInCancel(t *testing.T) {
+	cancel := func(r outbound.Request) bool { return strings.HasSuffix(r.URL, "/cancel") }
+	for _, c := range []struct {
+		name    string
+		publish string
+		before  func(outbound.Request) bool
+		after   func(outbound.Request) bool
+		most    int // cancels at the provider
+	}{
+		{name: "before the permit", publish: "cancel.attempted", most: 1},
+		{name: "before it leaves", before: cancel, most: 1},
+		{name: "before it is recorded", after: cancel, most: 2}, // repeating is promised to be safe
+	} {
+		variant(t, c.name, func(t *testing.T) {
+			s := &stopped{}
+			h := harness.New(t, harness.Options{ThroughPoller: s.around("poller-1", c.publish, c.before, c.after)})
+			h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Plan{
+				Steps: []simulator.Step{{State: "running"}}, CancelAfter: 3 * time.Second,
+			}})
+			op := h.Submit("k", "example", `{"n":1}`)
+			h.Wait(op.ID, time.Minute, "observing")
+			if _, err := h.Client.Cancel(t.Context(), op.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(time.Minute); !s.isStopped(); time.Sleep(100 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("the owner was not stopped\n%s", h.Story(op.ID))
+				}
+			}
+			h.Poller("poller-2")
+			op = await(h, op.ID, 5*time.Minute, time.Second)
+			want(t, "state", op.State, "cancelled")
+			s.resume()
+			time.Sleep(time.Minute)
+			now, err := h.Client.Get(t.Context(), op.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want(t, "state after the return", now.State, "cancelled")
+			at := ""
+			for _, e := range h.Timeline(op.ID) {
+				want(t, e.Type+" goes on from", e.From, at)
+				at = e.To
+				if strings.HasPrefix(e.Type, "cancel.answered") && e.From == "cancelled" {
+					want(t, "late fact's verdict", e.Verdict, "noted")
+					want(t, "late fact's author", e.Source, "/poller/poller-1")
+				}
+			}
+			if n := h.Sim.Count(simulator.Filter{Call: simulator.Cancel}); n < 1 || n > c.most {
+				t.Errorf("%d cancels at the provider, want 1 to %d\n%s", n, c.most, h.Story(op.ID))
+			}
 			want(t, "jobs", len(h.Sim.Jobs()), 1)
 			invariants(t, h, op.ID)
 		})

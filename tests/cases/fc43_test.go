@@ -234,3 +234,33 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 	}
 	return ids
 }
+
+// FC-43: the link of a job's status is kept with its query, since reading needs
+// it, and shown without, as docs/BEHAVIOUR.md says.
+func TestFC43StatusLink(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		log := &page{}
+		h := harness.New(t, harness.Options{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(3*time.Second, "running", "succeeded")},
+			simulator.On(simulator.Create, simulator.Always(), simulator.Links{Location: "/example/v1/jobs/{id}?token=" + markLink}),
+			simulator.On(simulator.Status, simulator.Nth(1), simulator.Reply(500)),
+			simulator.On(simulator.Status, simulator.Nth(2), simulator.NeverReceive{Reset: true}))
+		op := h.Submit("k", "example", `{"n":1}`)
+		op = h.Wait(op.ID, time.Minute)
+		want(t, "state", op.State, "succeeded")
+		for _, r := range h.Sim.Requests(simulator.Filter{Call: simulator.Status}) {
+			want(t, "query", r.Query, "token="+markLink)
+		}
+		for where, text := range map[string]string{
+			"log": log.String(), "operation": string(op.Raw), "timeline": ask(t, h, "GET", "/v1/operations/"+op.ID+"/timeline", "").body,
+			"list": ask(t, h, "GET", "/v1/operations", "").body, "result": resultOf(t, h, op.ID),
+		} {
+			if strings.Contains(text, markLink) {
+				t.Errorf("%s shows the link's secret: %s", where, text)
+			}
+		}
+		link := factsOf(h, op.ID, "create.answered")[0].Fields["status_url"]
+		want(t, "link in the timeline", link, "http://provider.test/example/v1/jobs/"+op.Job.ID+"?token=...")
+		invariants(t, h, op.ID)
+	})
+}
