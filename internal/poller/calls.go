@@ -117,6 +117,9 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	}
 	if guard != nil {
 		request.SideEffect, request.NotAfter = true, guard.NotAfter
+		// One attempt is one request: a redirect is the attempt's answer, also
+		// where the contract lets reads of that kind follow one.
+		request.FollowRedirects = 0
 	}
 	answer, err := p.cfg.Call.Do(ctx, request)
 	if err == nil {

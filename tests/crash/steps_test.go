@@ -1,0 +1,301 @@
+package crash_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+// scenario is one course of an operation whose every durable step is made to go
+// wrong.
+type scenario struct {
+	name     string
+	provider string
+	house    harness.Options
+	options  simulator.Options
+	rules    []simulator.Rule
+	// next is what the caller does on seeing the operation, again if it fails.
+	next func(ctx context.Context, r *rig, op client.Operation) error
+	// ends are the states the operation may end in; the first is the clean
+	// run's. Each is written with its kind of quarantine.
+	ends      []string
+	deadlines *client.Deadlines
+	// stopped lets the run end in a state that waits for a decision.
+	stopped bool
+}
+
+func short(states ...string) simulator.Options {
+	return simulator.Options{Plan: simulator.Steps(3*time.Second, states...)}
+}
+
+func scenarios() []scenario {
+	plain := short("queued", "running", "succeeded")
+	lost := []simulator.Rule{simulator.On(simulator.Create, simulator.NthOfToken(1), simulator.DropAnswer{Reset: true})}
+	large := plain
+	large.Result = func(simulator.Job) (string, []byte) {
+		return "application/json", []byte(`"` + strings.Repeat("x", 700<<10) + `"`)
+	}
+	return []scenario{
+		{name: "standard", provider: "example", options: plain, ends: []string{"succeeded"}},
+		{name: "cancel", provider: "example", options: short("running"), next: cancelWhen("observing"), ends: []string{"cancelled"}},
+		{
+			name: "cancel while the job ends", provider: "example", options: plain, next: cancelWhen("observing"), ends: []string{"succeeded"},
+			rules: []simulator.Rule{simulator.On(simulator.Cancel, simulator.Always(), simulator.CancelFinishFirst)},
+		},
+		{
+			name: "webhooks", provider: "example", options: plain, house: harness.Options{Webhooks: true}, ends: []string{"succeeded"},
+			// The simulator sends once; a provider sends again what was not taken.
+			rules: []simulator.Rule{simulator.On(simulator.Webhook, simulator.Always(), simulator.WebhookRepeat(2))},
+		},
+		{name: "lost answer, token", provider: "example", options: plain, rules: lost, ends: []string{"succeeded"}},
+		{name: "lost answer, look-up", provider: "example-lookup", options: plain, rules: lost, ends: []string{"succeeded"}},
+		{
+			name: "lost answer, decision", provider: "example-ask", options: plain, next: adopt, ends: []string{"succeeded"},
+			rules: []simulator.Rule{simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true})},
+		},
+		{
+			name: "result read once", provider: "example", options: plain, stopped: true,
+			house: harness.Options{Edit: resultOnce},
+			ends:  []string{"succeeded", "result_unavailable"},
+		},
+		{name: "result in parts", provider: "example", options: large, ends: []string{"succeeded"}},
+		{
+			name: "result deadline", provider: "example", options: simulator.Options{Plan: simulator.Steps(time.Hour, "running", "succeeded")},
+			stopped: true, deadlines: &client.Deadlines{Result: "2m"}, ends: []string{"result_timed_out"},
+		},
+		{
+			name: "throttled", provider: "example", options: plain, ends: []string{"succeeded"},
+			rules: []simulator.Rule{simulator.On(simulator.Create, simulator.NthOfToken(1), simulator.ReplyRetry(429, simulator.RetryAfter{Text: "2"}))},
+		},
+	}
+}
+
+// resultOnce makes the example's result one that may be read once.
+func resultOnce(name, text string) string {
+	if name != "example.yaml" {
+		return text
+	}
+	const safe = "  path: /v1/jobs/{job.id}/result\n  repeat: safe\n"
+	if !strings.Contains(text, safe) {
+		panic("the example contract has changed: adjust resultOnce")
+	}
+	return strings.Replace(text, safe, strings.Replace(safe, "safe", "once", 1), 1)
+}
+
+// adopt decides that the job the provider has is the operation's.
+func adopt(ctx context.Context, r *rig, op client.Operation) error {
+	if op.State != "quarantined" {
+		return nil
+	}
+	for _, j := range r.Sim.Jobs() {
+		if strings.Contains(string(j.Body), `"`+r.key+`"`) {
+			_, err := r.Client.Decide(ctx, op.ID, op.Version, "adopt-"+op.ID, client.Decision{Kind: "adopt", JobID: j.ID, Why: "test"})
+			return err
+		}
+	}
+	return errors.New("the provider has no job")
+}
+
+// key names the i-th run of the scenario; 0 is the clean one.
+func (s scenario) key(i int) string {
+	return fmt.Sprintf("%s-%d", strings.NewReplacer(" ", "-", ",", "").Replace(s.name), i)
+}
+
+func (s scenario) submission(key string) client.Submission {
+	sub := submission(s.provider, key)
+	sub.Deadlines = s.deadlines
+	return sub
+}
+
+// cancelWhen asks for the cancellation once the operation is in the state.
+func cancelWhen(state string) func(context.Context, *rig, client.Operation) error {
+	return func(ctx context.Context, r *rig, op client.Operation) error {
+		if op.State != state || op.Cancel != nil && op.Cancel.Wished {
+			return nil
+		}
+		_, err := r.Client.Cancel(ctx, op.ID, "test")
+		return err
+	}
+}
+
+// full also repeats the steps that an earlier course or moment had.
+var full = flag.Bool("full", false, "make every single step of every course go wrong, not only the first of each kind")
+
+// TestEveryStep lets each durable step of each course of an operation fail in
+// every mode. The steps are those that a clean run shows, so a new one is here
+// without a line.
+func TestEveryStep(t *testing.T) {
+	known := map[string]bool{}
+	for _, s := range scenarios() {
+		t.Run(s.name, func(t *testing.T) {
+			steps := s.cleanRun(t)
+			if !*full {
+				steps = slices.DeleteFunc(steps, func(one step) bool {
+					kind := one.label + " before " + one.next
+					seen := known[kind]
+					known[kind] = true
+					return seen
+				})
+			}
+			if len(steps) == 0 {
+				return // all of its kinds were in the courses before
+			}
+			which := modes()
+			if !*full && s.name != "standard" {
+				which = []mode{done, dieUndone, dieDone}
+			}
+			for _, m := range which {
+				t.Run(strings.ReplaceAll(string(m), " ", "-"), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						r := s.open(t)
+						for i, one := range steps {
+							if problems := s.play(r, s.key(i+1), one, m); len(problems) > 0 {
+								t.Errorf("%s at %s:\n%v", m, one, errors.Join(problems...))
+							}
+						}
+					})
+				})
+			}
+		})
+	}
+}
+
+func (s scenario) open(t *testing.T) *rig {
+	r := newRig(t, s.house)
+	r.mount = r.Mount(dialect(s.provider), s.provider, s.options, s.rules...)
+	return r
+}
+
+func dialect(provider string) simulator.Dialect {
+	switch {
+	case strings.HasPrefix(provider, "example-lookup"):
+		return simulator.ExampleLookup
+	case strings.HasPrefix(provider, "example-ask"):
+		return simulator.ExampleAsk
+	}
+	return simulator.Example
+}
+
+// cleanRun lists the durable steps of the course when nothing goes wrong.
+func (s scenario) cleanRun(t *testing.T) (steps []step) {
+	synctest.Test(t, func(t *testing.T) {
+		r := s.open(t)
+		if problems := s.play(r, s.key(0), step{}, ""); len(problems) > 0 {
+			t.Fatalf("nothing goes wrong:\n%v", errors.Join(problems...))
+		}
+		for _, one := range r.w.seen() {
+			if one.label != "epoch" && one.label != "take-over" {
+				steps = append(steps, one)
+			}
+		}
+	})
+	// A payload and a claim are known by the fact that relies on them.
+	for i := len(steps) - 1; i > 0; i-- {
+		if one := &steps[i-1]; one.label == "payload" || one.label == "claim" {
+			if one.next = steps[i].next; strings.HasPrefix(steps[i].label, "fact ") {
+				one.next = steps[i].label
+			}
+		}
+	}
+	return steps
+}
+
+// limit of one run, in the bubble's time.
+const limit = 20 * time.Minute
+
+// play makes one operation while the step goes wrong, as a caller who repeats
+// what was not answered, and says what was not as it has to be.
+func (s scenario) play(r *rig, key string, one step, m mode) (problems []error) {
+	r.w.arm(one, m)
+	r.key = key
+	id, rest := "", 0
+	var op client.Operation
+	var err error
+	start := time.Now()
+	wait := 500 * time.Millisecond
+	for end := time.Now().Add(limit); ; time.Sleep(wait) {
+		if time.Now().After(end) {
+			problems = append(problems, fmt.Errorf("still %q (%s) after %s: %w", op.State, op.Reason, limit, err))
+			if id != "" {
+				problems = append(problems, errors.New(r.Story(id)))
+			}
+			return problems
+		}
+		if r.w.dead() {
+			r.restart()
+			rest = 0
+			if id != "" {
+				problems = append(problems, r.settled(id)...)
+			}
+		}
+		var now client.Operation
+		if now, err = s.ask(r, id, key); err != nil {
+			continue
+		}
+		op, id = now, now.ID
+		if !op.Terminal && !(s.stopped && op.Done) {
+			rest = 0
+			if time.Since(start) > 20*time.Second {
+				wait = 2 * time.Second
+			}
+			continue
+		}
+		// What comes after the end: the last acknowledgements, and looks owed.
+		// A wake-up whose acknowledgement failed comes again when its lease ends.
+		if rest++; rest > 2 && (one == step{} || r.w.wasHit()) && !r.w.dead() && len(r.audit(id)) == 0 || rest > 150 {
+			break
+		}
+	}
+	synctest.Wait()
+	if one != (step{}) && !r.w.wasHit() {
+		problems = append(problems, errors.New("the step never came"))
+	}
+	if r.w.dead() {
+		problems = append(problems, errors.New("the process is dead at the end"))
+	}
+	state := op.State
+	if op.Quarantine != "" {
+		state += " " + op.Quarantine
+	}
+	if !slices.Contains(s.ends, state) {
+		problems = append(problems, fmt.Errorf("ended %s (%s), want %v", state, op.Reason, s.ends))
+	}
+	if n := r.jobs(key); n != 1 {
+		problems = append(problems, fmt.Errorf("%d jobs, want 1", n))
+	}
+	if n := r.Sim.MaxAtOnceAny(); n > 1 {
+		problems = append(problems, fmt.Errorf("%d calls with side effects at once", n))
+	}
+	problems = append(problems, r.audit(id)...)
+	if len(problems) > 0 {
+		problems = append(problems, errors.New(r.Story(id)))
+	}
+	return problems
+}
+
+// ask is one request of a caller: the submit until it was answered, then a look
+// and what the caller does about it. A caller waits for an answer so long.
+func (s scenario) ask(r *rig, id, key string) (op client.Operation, err error) {
+	ctx, stop := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer stop()
+	if id == "" {
+		op, _, err = r.Client.Submit(ctx, key, s.submission(key))
+	} else {
+		op, err = r.Client.Get(ctx, id)
+	}
+	if err == nil && s.next != nil {
+		err = s.next(ctx, r, op)
+	}
+	return op, err
+}
