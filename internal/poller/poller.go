@@ -150,6 +150,8 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, f
 		select {
 		case <-free:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // also where a worker was free: nothing is leased any more
 			return
 		}
 		leases, err := fetch(ctx, 1)
@@ -218,7 +220,10 @@ func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 	var last struct {
 		sequence uint64
 		repeats  int
+		refused  uint64
+		refusals int
 	}
+	last.refused = s.Refused
 	for {
 		d, c, err := p.decide(ctx, s)
 		if err != nil {
@@ -255,6 +260,14 @@ func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 			continue
 		}
 		last.sequence, last.repeats = s.Sequence, 0
+		if s.Refused == last.refused {
+			last.refusals = 0
+			continue
+		}
+		// By the ledger's clock the step is over or not due, and by ours it is.
+		if last.refused, last.refusals = s.Refused, last.refusals+1; last.refusals > 2 {
+			return fmt.Errorf("%s of %s is refused each time", d.Step.Kind, lease.Operation())
+		}
 	}
 }
 
