@@ -395,12 +395,13 @@ func (w *world) ownedElsewhere(op *operation, id string) bool {
 func (w *world) judgeSuccess(op *operation, s projections.State, mine *job, list []events.Event, accepted bool) {
 	read, kept := false, false
 	for _, e := range list {
-		switch fact := e.Fact.(type) {
-		case *events.JobObserved:
-			read = read || (fact.JobID == s.Job.ID && (fact.State == events.ClassSucceeded || fact.State == events.ClassPartial))
-		case *events.CreateAnswered:
+		if fact, ok := e.Fact.(*events.JobObserved); ok && fact.JobID == s.Job.ID {
+			read = read || fact.State == events.ClassSucceeded || fact.State == events.ClassPartial
+		}
+		if fact, ok := e.Fact.(*events.CreateAnswered); ok {
 			read = read || fact.Outcome == events.CreateCompleted
-		case *events.ResultCollected:
+		}
+		if fact, ok := e.Fact.(*events.ResultCollected); ok {
 			passed := !slices.ContainsFunc(fact.Checks, func(c events.Check) bool { return !c.Passed })
 			kept = kept || passed || accepted
 		}

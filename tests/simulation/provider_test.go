@@ -28,7 +28,6 @@ type provider struct {
 	byID  map[string]*job
 	token map[string]*token
 	wire  []*request
-	calls uint64
 
 	identity string // of the credential as it is now
 
