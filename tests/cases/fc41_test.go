@@ -86,6 +86,38 @@ func TestFC41Numbers(t *testing.T) {
 	})
 }
 
+// FC-41: an id that a look-up or a webhook gives as a number keeps its digits.
+func TestFC41NumericIDFound(t *testing.T) {
+	for _, webhooks := range []bool{false, true} {
+		variant(t, map[bool]string{false: "look-up", true: "webhook"}[webhooks], func(t *testing.T) {
+			h := harness.New(t, harness.Options{Webhooks: webhooks, Edit: edited(t, "example-lookup",
+				"    status_url: headers[?\"location\"].orValue(text(body.?status_url))\n", "",
+				"    status_url: item.?status_url\n", "", "  url: job.status_url\n", "")})
+			rules := []simulator.Rule{simulator.On(simulator.Create, simulator.Nth(1), simulator.DropAnswer{})}
+			if webhooks {
+				rules = append(rules, simulator.On(simulator.List, simulator.Always(), simulator.Reply(500)))
+			}
+			h.Mount(simulator.ExampleLookup, "example-lookup", simulator.Options{
+				IDs: simulator.IDNumber, Plan: simulator.Steps(3*time.Second, "running", "succeeded"),
+			}, rules...)
+			op := h.Submit("k", "example-lookup", `{"n":1}`)
+			op = await(h, op.ID, 5*time.Minute, time.Second)
+			want(t, "state", op.State, "succeeded")
+			want(t, "job id", op.Job.ID, "9007199254740993")
+			reads := h.Sim.Requests(simulator.Filter{Call: simulator.Status})
+			if len(reads) == 0 {
+				t.Error("no status read")
+			}
+			for _, r := range reads {
+				want(t, "status URL", r.Path, "/example-lookup/v1/jobs/9007199254740993")
+			}
+			want(t, "creates", h.Sim.Count(simulator.Filter{Call: simulator.Create}), 1)
+			want(t, "jobs", len(h.Sim.Jobs()), 1)
+			invariants(t, h, op.ID)
+		})
+	}
+}
+
 // FC-41: a number that cannot be told from its neighbours is refused.
 func TestFC41NumberOutOfRange(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
