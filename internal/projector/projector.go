@@ -70,17 +70,21 @@ func New(cfg Config) *Projector {
 // Run takes the partitions over and projects them until ctx ends, which is not
 // an error. A partition that another projector takes over is left to it, with
 // a line in the log. ready is called once every partition has caught up with
-// the ledger and was swept.
+// the ledger and was swept, or was left to another projector.
 func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) error {
 	caught := make(chan struct{}, len(partitions))
 	group, ctx := errgroup.WithContext(ctx)
 	for _, partition := range partitions {
 		group.Go(func() error {
-			err := p.partition(ctx, partition, func() { caught <- struct{}{} })
+			behind := true
+			err := p.partition(ctx, partition, func() { behind = false; caught <- struct{}{} })
 			switch {
 			case ctx.Err() != nil:
 				return nil
 			case errors.Is(err, journal.ErrFenced):
+				if behind {
+					caught <- struct{}{} // it is the other's to catch up with
+				}
 				p.cfg.Log.WarnContext(ctx, "partition was taken over by another projector", "partition", partition)
 				return nil
 			}
