@@ -126,31 +126,58 @@ func New(cfg Config) *Poller {
 // first; none is not an error.
 type Fetch func(ctx context.Context, limit int) ([]Lease, error)
 
-// Run works with so many workers, shared by all providers, until ctx ends,
-// which is not an error; it returns when the last worker is done. It fetches no
-// more leases than it has free workers, since a lease runs from its delivery.
+// Run works with so many workers until ctx ends, which is not an error; it
+// returns when the last worker is done. Where there are two for each provider
+// or more, each provider has one of its own and shares the others, so that one
+// whose calls hang does not stop the rest. It fetches no more leases than it
+// has free workers, since a lease runs from its delivery.
 func (p *Poller) Run(ctx context.Context, providers []Fetch, workers int) error {
-	free := make(chan struct{}, workers)
-	for range workers {
-		free <- struct{}{}
+	own := 0
+	if workers >= 2*len(providers) {
+		own = 1
 	}
+	shared := places(workers - own*len(providers))
 	var group errgroup.Group
 	for _, fetch := range providers {
 		group.Go(func() error {
-			p.feed(ctx, &group, fetch, free)
+			p.feed(ctx, &group, fetch, places(own), shared)
 			return nil
 		})
 	}
 	return group.Wait()
 }
 
+// places holds one token for each free worker.
+func places(n int) chan struct{} {
+	c := make(chan struct{}, n)
+	for range n {
+		c <- struct{}{}
+	}
+	return c
+}
+
+// take waits for a free worker, the provider's own first, and gives where it
+// is to be put back; nil if ctx ends.
+func take(ctx context.Context, own, shared chan struct{}) chan struct{} {
+	select {
+	case <-own:
+		return own
+	default:
+	}
+	select {
+	case <-own:
+		return own
+	case <-shared:
+		return shared
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // feed hands one provider's leases to free workers.
-func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, free chan struct{}) {
+func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, own, shared chan struct{}) {
 	for {
-		select {
-		case <-free:
-		case <-ctx.Done():
-		}
+		place := take(ctx, own, shared)
 		if ctx.Err() != nil { // also where a worker was free: nothing is leased any more
 			return
 		}
@@ -162,11 +189,11 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, f
 			_ = p.cfg.Clock.Sleep(ctx, time.Second) // the next round sees ctx
 		}
 		if len(leases) == 0 {
-			free <- struct{}{}
+			place <- struct{}{}
 			continue
 		}
 		group.Go(func() error {
-			defer func() { free <- struct{}{} }()
+			defer func() { place <- struct{}{} }()
 			for _, lease := range leases {
 				p.serve(ctx, lease)
 			}

@@ -1,6 +1,7 @@
 package cases_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,4 +68,32 @@ func TestFC17DeadlineEndsHangingRead(t *testing.T) {
 			invariants(t, h, append(others, slow.ID)...)
 		})
 	}
+}
+
+// FC-17: one provider that hangs with more operations than there are workers
+// holds up nobody else's.
+func TestFC17OtherProvidersGoOn(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const workers = 8
+		h := harness.New(t, harness.Options{Workers: workers})
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(0, "running")},
+			simulator.On(simulator.Status, simulator.Always(), simulator.DelayBefore(time.Hour)))
+		h.Mount(simulator.ExampleLookup, "example-lookup", simulator.Options{Plan: simulator.Steps(30*time.Second, "running", "succeeded")})
+		var ids []string
+		for i := range 2 * workers {
+			ids = append(ids, h.Submit(fmt.Sprintf("k%d", i), "example", fmt.Sprintf(`{"n":%d}`, i)).ID)
+		}
+		time.Sleep(5 * time.Second) // by now every worker they can get hangs
+		op := h.Submit("other", "example-lookup", `{"n":1}`)
+		op = await(h, op.ID, 2*time.Minute, time.Second)
+		want(t, "state", op.State, "succeeded")
+		last := op.Started
+		for _, r := range h.Sim.Requests(simulator.Filter{Mount: "/example-lookup"}) {
+			if gap := r.At.Sub(last); gap > 3*time.Second {
+				t.Errorf("%s came %s after the call before", r.Call, gap)
+			}
+			last = r.At
+		}
+		invariants(t, h, append(ids, op.ID)...)
+	})
 }
