@@ -43,6 +43,34 @@ func TestFC16Unauthorised(t *testing.T) {
 		want(t, "jobs", len(h.Sim.Jobs()), 1)
 	})
 
+	variant(t, "credential gone for a while", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")})
+		op := h.Submit("k", "example", `{"n":1}`)
+		h.Wait(op.ID, time.Minute, "observing")
+		h.SetSecret("HARNESS_TOKEN", "")
+		time.Sleep(5 * time.Second)
+		calls := h.Sim.Count(simulator.Filter{})
+		waiting := h.Submit("k2", "example", `{"n":2}`) // its create must wait for the credential
+		time.Sleep(25 * time.Second)
+		for _, id := range []string{op.ID, waiting.ID} {
+			now, err := h.Client.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now.Done || now.NextLook == nil {
+				t.Errorf("without a credential: %s", now.Raw)
+			}
+		}
+		want(t, "calls without a credential", h.Sim.Count(simulator.Filter{}), calls)
+		h.SetSecret("HARNESS_TOKEN", harness.Token)
+		for _, id := range []string{op.ID, waiting.ID} {
+			want(t, "state", await(h, id, 3*time.Minute, time.Second).State, "succeeded")
+		}
+		invariants(t, h, op.ID, waiting.ID)
+		want(t, "jobs", len(h.Sim.Jobs()), 2)
+	})
+
 	variant(t, "for ever", func(t *testing.T) {
 		h := harness.New(t, harness.Options{})
 		o := simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")}
