@@ -156,7 +156,7 @@ func TestEveryStep(t *testing.T) {
 			}
 			for _, m := range which {
 				t.Run(strings.ReplaceAll(string(m), " ", "-"), func(t *testing.T) {
-					t.Parallel()
+					// Not parallel: the server has one clock for the whole process.
 					synctest.Test(t, func(t *testing.T) {
 						r := s.open(t)
 						for i, one := range steps {

@@ -79,11 +79,18 @@ type world struct {
 	back   time.Time // when the store can be reached again
 	life   *life     // of the process that runs now
 
+	lose   bool           // leases cannot be extended
+	leased map[string]int // deliveries by operation
+	frozen map[*queue]bool
+	queues []*queue
+
 	// before, if set, is called ahead of each publish, not under mu.
 	before func(label string, stream journal.Stream, m journal.Outgoing)
 }
 
-func newWorld() *world { return &world{now: time.Now, counts: map[string]int{}} }
+func newWorld() *world {
+	return &world{now: time.Now, counts: map[string]int{}, leased: map[string]int{}, frozen: map[*queue]bool{}}
+}
 
 // arm begins a new run in which the step goes wrong; the zero step means none.
 func (w *world) arm(s step, m mode) {
@@ -121,6 +128,29 @@ func (w *world) onPublish(f func(label string, stream journal.Stream, m journal.
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.before = f
+}
+
+func (w *world) loseLeases(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lose = on
+}
+
+// fetched is how often a wake-up of the operation was handed out.
+func (w *world) fetched(operation string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.leased[operation]
+}
+
+// freeze keeps every worker that has joined the wake-ups so far from being
+// handed more of them.
+func (w *world) freeze() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, q := range w.queues {
+		w.frozen[q] = q.stream == journal.Wakeups
+	}
 }
 
 // through is harness.Options.Through: a new process over the store.
@@ -336,7 +366,11 @@ func (l *life) Queue(ctx context.Context, c journal.QueueConfig) (journal.Queue,
 	if err != nil {
 		return nil, err
 	}
-	return &queue{l, q, c.Stream}, nil
+	out := &queue{l, q, c.Stream}
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	l.w.queues = append(l.w.queues, out)
+	return out, nil
 }
 
 type queue struct {
@@ -349,12 +383,22 @@ func (q *queue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]jou
 	if err := q.l.check(); err != nil {
 		return nil, err
 	}
+	q.l.w.mu.Lock()
+	frozen := q.l.w.frozen[q]
+	q.l.w.mu.Unlock()
+	if frozen {
+		return nil, errAway
+	}
 	list, err := q.inner.Fetch(ctx, limit, wait)
 	if dead := q.l.check(); dead != nil {
 		return nil, dead // what was leased is lost with the process
 	}
 	out := make([]journal.Delivery, 0, len(list))
 	for _, d := range list {
+		subject := d.Message().Subject
+		q.l.w.mu.Lock()
+		q.l.w.leased[subject[strings.LastIndexByte(subject, '.')+1:]]++
+		q.l.w.mu.Unlock()
 		out = append(out, &delivery{d, q.l, "ack of " + map[journal.Stream]string{
 			journal.Wakeups: "wake-up", journal.Webhooks: "webhook",
 		}[q.stream]})
@@ -392,6 +436,12 @@ func (d *delivery) Ack(ctx context.Context) error {
 func (d *delivery) Extend(ctx context.Context) error {
 	if err := d.l.check(); err != nil {
 		return err
+	}
+	d.l.w.mu.Lock()
+	lose := d.l.w.lose
+	d.l.w.mu.Unlock()
+	if lose {
+		return errAway
 	}
 	return d.Delivery.Extend(ctx)
 }
