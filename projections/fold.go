@@ -341,6 +341,14 @@ func resultStatus(o events.ResultOutcome) AttemptStatus {
 	return AttemptAmbiguous
 }
 
+// trouble keeps the last trouble with asking the provider. Why a job failed, and
+// how an operation ended, is not hidden by what was asked later.
+func (f *folding) trouble(c *events.Call) {
+	if f.s.Outcome != OutcomeFailed && !f.s.Phase.Terminal() {
+		f.s.Problem = Problem{Code: c.Code, Message: c.Message, Class: c.Class}
+	}
+}
+
 // keepTime records when we last looked and what it says about the next look,
 // whatever the phase.
 func (f *folding) keepTime() {
@@ -365,7 +373,7 @@ func (f *folding) keepTime() {
 			}
 			s.Pace.NotFound++
 		}
-		s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+		f.trouble(&fact.Call)
 		f.retryAt(fact.RetryAt)
 		f.settlePrompt(fact.AsOf)
 	case *events.LookupAnswered:
@@ -378,7 +386,7 @@ func (f *folding) keepTime() {
 			s.OwedLookup = false
 		}
 		if fact.Outcome == events.LookupFailed {
-			s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+			f.trouble(&fact.Call)
 			if !s.Phase.Live() && s.Pace.Lookups >= owedLookupTries {
 				s.OwedLookup = false
 			}
@@ -387,14 +395,14 @@ func (f *folding) keepTime() {
 	case *events.CreateAnswered:
 		f.retryAt(fact.RetryAt)
 		if fact.Class != events.ErrorNone {
-			s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+			f.trouble(&fact.Call)
 		}
 	case *events.CancelAnswered:
 		f.retryAt(fact.RetryAt)
 	case *events.ResultFailed:
 		s.Pace.Collects++
 		s.Pace.LastCollect = at
-		s.Problem = Problem{Code: fact.Code, Message: fact.Message, Class: fact.Class}
+		f.trouble(&fact.Call)
 		f.retryAt(fact.RetryAt)
 	case *events.ResultCollected:
 		s.Pace.LastCollect = at

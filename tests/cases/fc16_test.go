@@ -76,7 +76,7 @@ func TestFC16Unauthorised(t *testing.T) {
 		o := simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")}
 		m := h.Mount(simulator.Example, "example", o)
 		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
-			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Result: "10m"},
+			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Result: "3m"},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -84,9 +84,9 @@ func TestFC16Unauthorised(t *testing.T) {
 		h.Wait(op.ID, time.Minute, "observing")
 		o.Auth = simulator.Auth{Bearer: "another-token"} // 403
 		m.Configure(o)
-		op = await(h, op.ID, 12*time.Minute, 5*time.Second)
+		op = await(h, op.ID, 5*time.Minute, time.Second)
 		want(t, "state", op.State, "result_timed_out")
-		if late := op.Since.Sub(op.Started) - 10*time.Minute; late < 0 || late > 3*time.Second {
+		if late := op.Since.Sub(op.Started) - 3*time.Minute; late < 0 || late > 3*time.Second {
 			t.Errorf("ended %s after the deadline", late)
 		}
 		if op.Problem == nil {

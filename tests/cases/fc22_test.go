@@ -87,6 +87,32 @@ func neverComes(t *testing.T, fault simulator.Fault) {
 	invariants(t, h, op.ID)
 }
 
+// FC-22, where failed jobs may have output: trouble with fetching it does not
+// hide why the job failed.
+func TestFC22FailedWithoutOutput(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		h := harness.New(t, harness.Options{Edit: edited(t, "example", "promises:\n", "promises:\n  partial_results: true\n")})
+		plan := simulator.Steps(time.Second, "running", "failed")
+		plan.Code, plan.Message = "Q1", "no room"
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: plan}, simulator.On(simulator.Result, simulator.Always(), simulator.Reply(404)))
+		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
+			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Collect: "20s"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		op = await(h, op.ID, 2*time.Minute, time.Second)
+		want(t, "state", op.State, "failed")
+		if op.Problem == nil || op.Problem.Code != "Q1" || op.Problem.Message != "no room" {
+			t.Errorf("problem: %+v\n%s", op.Problem, h.Story(op.ID))
+		}
+		if n := len(factsOf(h, op.ID, "result.failed")); n < 2 {
+			t.Errorf("%d fetches failed in the history", n)
+		}
+		invariants(t, h, op.ID)
+	})
+}
+
 // noEmptyPayload checks that no body of zero bytes was stored.
 func noEmptyPayload(t *testing.T, h *harness.House) {
 	t.Helper()

@@ -125,6 +125,9 @@ func TestFC30SuspendedOwner(t *testing.T) {
 				t.Fatal(err)
 			}
 			want(t, "state after the return", now.State, "succeeded")
+			if now.Problem != nil {
+				t.Errorf("problem after the return: %+v", now.Problem)
+			}
 			want(t, "job after the return", now.Job.ID, op.Job.ID)
 			want(t, "result after the return", resultOf(t, h, op.ID), body)
 			all := h.Timeline(op.ID)
