@@ -30,6 +30,10 @@ type calls struct {
 	account  Account
 	target   workflow.Target
 	held     error // why no call with side effects may be permitted; nil if it may
+
+	// When the step is decided, on both clocks.
+	now       time.Time
+	monotonic time.Duration
 }
 
 // calls gathers the operation's contract, its account as configured now, and
@@ -63,7 +67,11 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	if p.cfg.Permits != nil {
 		held = p.cfg.Permits()
 	}
-	return &calls{contract: c, account: account, target: target, held: held}, nil
+	made := &calls{contract: c, account: account, target: target, held: held, now: p.cfg.Clock.Now()}
+	if p.cfg.Monotonic != nil {
+		made.monotonic = p.cfg.Monotonic()
+	}
+	return made, nil
 }
 
 // inputs gives what a contract's requests are built from.
@@ -117,6 +125,10 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	}
 	if guard != nil {
 		request.SideEffect, request.NotAfter = true, guard.NotAfter
+		if p.cfg.Monotonic != nil {
+			// A wall clock that is set back after the decision lets nothing out.
+			request.NotAfterMonotonic = c.monotonic + guard.NotAfter.Sub(c.now)
+		}
 		// One attempt is one request: a redirect is the attempt's answer, also
 		// where the contract lets reads of that kind follow one.
 		request.FollowRedirects = 0

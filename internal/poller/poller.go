@@ -61,7 +61,7 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a Poller. All fields but Gone, Permits, Patience, Beat and Record
+// Config of a Poller. All fields but Gone, Monotonic, Permits, Patience, Beat and Record
 // are required.
 type Config struct {
 	Journal   *journal.Journal
@@ -81,6 +81,10 @@ type Config struct {
 	Owner string
 	// Gone says whether an owner is proved to be gone (workflow.World).
 	Gone func(owner string) bool
+
+	// Monotonic is the clock of the outbound client that no setting of the wall
+	// clock moves. Nil leaves a permit's last moment to the wall clock alone.
+	Monotonic func() time.Duration
 
 	// Permits says why no call with side effects may be permitted now, if none
 	// may: the streams are not what they were, or the clock is off. Evidence and
@@ -330,7 +334,7 @@ func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Deci
 		return workflow.Decision{}, nil, err
 	}
 	return workflow.Decide(s, workflow.World{
-		Now: p.cfg.Clock.Now(), Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
+		Now: c.now, Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
 	}), c, nil
 }
 

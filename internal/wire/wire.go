@@ -280,7 +280,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
-		Permits: s.permits,
+		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic,
 	})
 	wait := fetchWait
 	if s.cfg.Workers < 2*len(s.catalogue.Providers()) {
