@@ -56,8 +56,15 @@ func variants(p Phase) []State {
 	covered := try(1, AttemptAmbiguous)
 	covered.Covered = true
 	creates := [][]Try{
-		nil, {try(1, AttemptOpen)}, {try(1, AttemptPresumed)}, {try(1, AttemptAmbiguous)}, {try(1, AttemptConflict)}, {try(1, AttemptRejected)}, {covered},
-		{try(1, AttemptPresumed), try(2, AttemptOpen)}, {try(1, AttemptPresumed), try(2, AttemptRejected)},
+		nil,
+		{try(1, AttemptOpen)},
+		{try(1, AttemptPresumed)},
+		{try(1, AttemptAmbiguous)},
+		{try(1, AttemptConflict)},
+		{try(1, AttemptRejected)},
+		{covered},
+		{try(1, AttemptPresumed), try(2, AttemptOpen)},
+		{try(1, AttemptPresumed), try(2, AttemptRejected)},
 	}
 	promises := map[string]func(*events.Promises){
 		"recoverable": func(*events.Promises) {},
@@ -187,9 +194,15 @@ func everyFact() []events.Fact {
 		}
 		for _, jobs := range [][]events.FoundJob{ // each may be gathered by someone who knew less
 
-			{{ID: "j1", Exact: true, Claim: events.ClaimOwn}}, {{ID: "j1", Exact: true}}, {{ID: "j1", Exact: true, Claim: "op_other"}},
-			{{ID: "j2", Exact: true, Claim: events.ClaimOwn}}, {{ID: "j1", Exact: true, Claim: events.ClaimOwn}, {ID: "j2", Exact: true, Claim: events.ClaimOwn}},
-			{{ID: "j3"}}, {{ID: "j3", Claim: "op_other"}}, {{ID: "j3"}, {ID: "j1", Exact: true, Claim: events.ClaimOwn}}, nil,
+			{{ID: "j1", Exact: true, Claim: events.ClaimOwn}},
+			{{ID: "j1", Exact: true}},
+			{{ID: "j1", Exact: true, Claim: "op_other"}},
+			{{ID: "j2", Exact: true, Claim: events.ClaimOwn}},
+			{{ID: "j1", Exact: true, Claim: events.ClaimOwn}, {ID: "j2", Exact: true, Claim: events.ClaimOwn}},
+			{{ID: "j3"}},
+			{{ID: "j3", Claim: "op_other"}},
+			{{ID: "j3"}, {ID: "j1", Exact: true, Claim: events.ClaimOwn}},
+			nil,
 		} {
 			add(&events.LookupAnswered{Outcome: events.LookupFound, Jobs: jobs, Call: call})
 		}

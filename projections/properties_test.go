@@ -150,6 +150,7 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 			asOf, negative = f.AsOf, true
 		case *events.LookupAnswered:
 			asOf, negative = f.AsOf, !slices.ContainsFunc(f.Jobs, func(j events.FoundJob) bool { return j.Exact })
+		default: // no other fact can take something back
 		}
 		if negative && asOf < before.Changed && entered {
 			bad("stale evidence moved it to %s", after.Phase)

@@ -54,7 +54,7 @@ func hooked(t *testing.T, f func(w *world, h *hooks)) {
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = srv.Serve(l) })
 		defer serving.Wait()
-		defer srv.Close()
+		defer func() { _ = srv.Close() }()
 
 		w := &world{T: t, start: start, sim: simulator.New(simulator.Config{
 			Seed: 7, Webhooks: l.Client(), WebhookSecret: []byte("secret"),
@@ -82,19 +82,37 @@ func TestWebhooks(t *testing.T) {
 		want  string
 	}{
 		{"plain", nil, "running 600s, succeeded 1200s"},
-		{"any is no webhook", []simulator.Rule{simulator.On(simulator.Any, simulator.Always(), simulator.WebhookDrop{})},
-			"running 600s, succeeded 1200s"},
-		{"repeat", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookRepeat(3))},
-			"running 600s, running 600s, running 600s, succeeded 1200s"},
+		{
+			"any is no webhook",
+			[]simulator.Rule{simulator.On(simulator.Any, simulator.Always(), simulator.WebhookDrop{})},
+			"running 600s, succeeded 1200s",
+		},
+		{
+			"repeat",
+			[]simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookRepeat(3))},
+			"running 600s, running 600s, running 600s, succeeded 1200s",
+		},
 		{"drop", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(2), simulator.WebhookDrop{})}, "running 600s"},
-		{"reorder", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookReorder{})},
-			"succeeded 1200s, running 1200s"},
-		{"reorder the last", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(2), simulator.WebhookReorder{})},
-			"running 600s, succeeded 1200s"},
-		{"delay", []simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookDelay(20*time.Minute))},
-			"succeeded 1200s, running 1800s"},
-		{"early", []simulator.Rule{simulator.On(simulator.Create, simulator.Always(), simulator.EarlyWebhook{}, simulator.DelayAfter(time.Minute))},
-			"queued 0s, running 600s, succeeded 1200s"},
+		{
+			"reorder",
+			[]simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookReorder{})},
+			"succeeded 1200s, running 1200s",
+		},
+		{
+			"reorder the last",
+			[]simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(2), simulator.WebhookReorder{})},
+			"running 600s, succeeded 1200s",
+		},
+		{
+			"delay",
+			[]simulator.Rule{simulator.On(simulator.Webhook, simulator.NthOfJob(1), simulator.WebhookDelay(20*time.Minute))},
+			"succeeded 1200s, running 1800s",
+		},
+		{
+			"early",
+			[]simulator.Rule{simulator.On(simulator.Create, simulator.Always(), simulator.EarlyWebhook{}, simulator.DelayAfter(time.Minute))},
+			"queued 0s, running 600s, succeeded 1200s",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			hooked(t, func(w *world, h *hooks) {
@@ -185,7 +203,7 @@ func TestWebhookEndsWithClose(t *testing.T) {
 		// Nobody accepts on this listener, so a delivery hangs in its dial.
 		nobody := simulator.NewMemoryListener()
 		// net/http lets a dial go on after its request has ended.
-		defer nobody.Close()
+		defer func() { _ = nobody.Close() }()
 		w := &world{T: t, sim: simulator.New(simulator.Config{Webhooks: nobody.Client()})}
 		w.client = w.sim.ListenMemory().Client()
 		w.sim.Mount("", simulator.Example,

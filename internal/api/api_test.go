@@ -572,7 +572,7 @@ func TestEndToEnd(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	<-waited // answered, or cut before it was sent
+	t.Logf("the wait ended with: %v", <-waited) // answered, or cut before it was sent
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("stopping took %s", took)
 	}

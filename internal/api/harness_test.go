@@ -67,8 +67,9 @@ func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
 type directory map[string]*contract.Contract
 
 func (d directory) Current(name string) (*contract.Contract, bool) { c, ok := d[name]; return c, ok }
-func (d directory) HasAccount(_, account string) bool              { return account == ingest.DefaultAccount }
-func (d directory) Reachable(string) bool                          { return true }
+
+func (d directory) HasAccount(_, account string) bool { return account == ingest.DefaultAccount }
+func (d directory) Reachable(string) bool             { return true }
 func (d directory) WebhookSecret(provider string) (string, bool) {
 	return "env:HOOK", provider == "example"
 }
@@ -358,7 +359,7 @@ func (h *harness) hooks() {
 		if h.hooksDone() {
 			break
 		}
-		time.Sleep(time.Millisecond) //nolint:forbidigo // bounded; the role's fetch waits on the real clock
+		time.Sleep(time.Millisecond) // bounded; the role's fetch waits on the real clock
 	}
 	stop()
 	if err := <-done; err != nil {

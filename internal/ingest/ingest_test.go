@@ -192,8 +192,17 @@ func TestKeysFile(t *testing.T) {
 		t.Fatal(c, err)
 	}
 	for _, bad := range [][]string{
-		nil, {""}, {"Bearer"}, {"Basic " + bearer}, {bearer}, {"Bearer " + bearer + "x"}, {"Bearer " + strings.ToUpper(bearer)},
-		{"Bearer cf_" + key.ID + "."}, {"Bearer cf_" + key.ID}, {"Bearer cf_." + secret}, {"Bearer cf_nobody." + secret},
+		nil,
+		{""},
+		{"Bearer"},
+		{"Basic " + bearer},
+		{bearer},
+		{"Bearer " + bearer + "x"},
+		{"Bearer " + strings.ToUpper(bearer)},
+		{"Bearer cf_" + key.ID + "."},
+		{"Bearer cf_" + key.ID},
+		{"Bearer cf_." + secret},
+		{"Bearer cf_nobody." + secret},
 		{"Bearer " + bearer, "Bearer " + bearer},
 	} {
 		var r *Refusal

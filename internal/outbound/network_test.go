@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"log"
 	"math/big"
@@ -78,7 +79,7 @@ func (nw *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
 		}
 	}
 	client, server := pipe()
-	var end net.Conn = server
+	end := net.Conn(server)
 	if nw.cert != nil {
 		end = tls.Server(server, &tls.Config{
 			Certificates: []tls.Certificate{*nw.cert},
@@ -285,7 +286,7 @@ func create(url string) outbound.Request {
 
 func wantFailure(t *testing.T, err error, class outbound.Class, sent outbound.Sent) {
 	t.Helper()
-	f, isFailure := err.(*outbound.Failure)
+	f, isFailure := errors.AsType[*outbound.Failure](err)
 	if !isFailure {
 		t.Fatalf("error is %T %v, want *Failure %s", err, err, class)
 	}

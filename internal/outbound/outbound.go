@@ -260,8 +260,8 @@ func (c *Client) once(ctx context.Context, h *hop, r Request) (Answer, *Failure)
 		return a, &Failure{Class: classify(ctx, err), Sent: NotSent, Err: err}
 	}
 	defer conn.Close()
-	defer g.finish()
-	if err := g.refuse(); err != nil { // or the context's end would hide the reason
+	defer func() { _, _ = g.finish() }() // whatever the answer was, nothing more leaves
+	if err := g.refuse(); err != nil {   // or the context's end would hide the reason
 		return a, &Failure{Class: NotAfter, Sent: NotSent, Err: err}
 	}
 

@@ -107,7 +107,9 @@ func TestNothingIsDecompressed(t *testing.T) {
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
 	_, _ = z.Write(make([]byte, 1<<20))
-	z.Close()
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		nw := &network{t: t, serve: answering(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", bomb.Len(), bomb.String()))}
 		c := newClient(t, nw, nil)
@@ -175,55 +177,64 @@ func TestRedirects(t *testing.T) {
 				"api.example.com/back":      ok,
 			},
 			200, "https://api.example.com/back", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"another port", get,
 			map[string]string{"api.example.com/start?a=1": to(308, "https://api.example.com:8443/x"), "api.example.com:8443/x": ok},
 			200, "https://api.example.com:8443/x", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"down to plain http", get,
 			map[string]string{"api.example.com/start?a=1": to(302, "http://api.example.com/x")},
 			302, "https://api.example.com/start?a=1", outbound.RedirectRefused,
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"to another scheme", get,
 			map[string]string{"api.example.com/start?a=1": to(302, "file:///etc/passwd")},
 			302, "https://api.example.com/start?a=1", outbound.RedirectRefused,
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"in a circle", with(func(r *outbound.Request) { r.FollowRedirects = 2 }),
 			map[string]string{"api.example.com/start?a=1": to(302, "/start?a=1")},
 			302, "https://api.example.com/start?a=1", outbound.RedirectRefused,
-			[]string{"/start?a=1", "/start?a=1", "/start?a=1"}, []string{"/start?a=1", "/start?a=1", "/start?a=1"},
+			[]string{"/start?a=1", "/start?a=1", "/start?a=1"},
+			[]string{"/start?a=1", "/start?a=1", "/start?a=1"},
 		},
 		{
 			"not asked for", with(func(r *outbound.Request) { r.FollowRedirects = 0 }),
 			map[string]string{"api.example.com/start?a=1": to(302, "/next")},
 			302, "https://api.example.com/start?a=1", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"no location", get,
 			map[string]string{"api.example.com/start?a=1": "HTTP/1.1 302 X\r\nContent-Length: 0\r\n\r\n"},
 			302, "https://api.example.com/start?a=1", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"not a redirect", get,
 			map[string]string{"api.example.com/start?a=1": to(201, "/next")},
 			201, "https://api.example.com/start?a=1", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"a read by POST", with(func(r *outbound.Request) { r.Method = "POST" }),
 			map[string]string{"api.example.com/start?a=1": to(303, "/next")},
 			303, "https://api.example.com/start?a=1", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 		{
 			"a call with side effects", with(func(r *outbound.Request) {
@@ -231,7 +242,8 @@ func TestRedirects(t *testing.T) {
 			}),
 			map[string]string{"api.example.com/start?a=1": to(302, "/next")},
 			302, "https://api.example.com/start?a=1", "",
-			[]string{"/start?a=1"}, []string{"/start?a=1"},
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

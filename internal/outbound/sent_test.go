@@ -338,7 +338,7 @@ func TestFailureBeforeTheFirstByte(t *testing.T) {
 					_, err := client.Do(ctx, r)
 					if !side && c.name == "cancelled in dial that succeeds" {
 						// net/http may have handed over the connection just before.
-						if f, isFailure := err.(*outbound.Failure); !isFailure || f.Class != c.class {
+						if f, isFailure := errors.AsType[*outbound.Failure](err); !isFailure || f.Class != c.class {
 							t.Errorf("got %v", err)
 						}
 						return

@@ -31,7 +31,7 @@ func TestRealSockets(t *testing.T) {
 				c.Close()
 			}
 		}()
-		t.Cleanup(func() { l.Close(); <-done })
+		t.Cleanup(func() { _ = l.Close(); <-done })
 		return "http://" + l.Addr().String()
 	}
 	dialing := func(cfg *outbound.Config) { cfg.Dial = (&net.Dialer{}).DialContext }
@@ -66,7 +66,7 @@ func TestRealSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		url := "http://" + l.Addr().String()
-		l.Close()
+		_ = l.Close()
 		_, err = newClient(t, &network{t: t}, dialing).Do(t.Context(), create(url))
 		wantFailure(t, err, outbound.Dial, outbound.NotSent)
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -235,7 +234,7 @@ func newHouse(t *testing.T, c changes) *house {
 	}
 	h.journal = h.other()
 	config := Config{
-		Journal: h.journal, Call: h.caller, Directory: h, Clock: h.clock, NewID: h.id, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Journal: h.journal, Call: h.caller, Directory: h, Clock: h.clock, NewID: h.id, Log: slog.New(slog.DiscardHandler),
 		Callback: func(string, string) string { return "" }, Source: "/poller/1", Owner: "poller-1/r1",
 	}
 	if c.config != nil {

@@ -65,6 +65,7 @@ func once(i *events.IntentRecorded)         { i.Promises.RepeatResult = false }
 func noLookup(i *events.IntentRecorded) {
 	i.Promises.Lookup, i.Promises.LookupConclusive = events.LookupNone, false
 }
+
 func skew(d time.Duration) func(*events.IntentRecorded) {
 	return func(i *events.IntentRecorded) { i.Policy.ClockDifference = d }
 }

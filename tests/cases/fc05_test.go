@@ -37,7 +37,7 @@ func TestFC05KeyOfAnotherRequest(t *testing.T) {
 			}
 			return p
 		}
-		first := h.Submit("k", "example", params("k"))
+		h.Submit("k", "example", params("k"))
 		first, _, err := h.Client.Submit(t.Context(), "k2", client.Submission{Provider: "example", Action: "render", Params: []byte(`{"correlation": "k", "n": 1}`)})
 		if err != nil {
 			t.Fatal(err)

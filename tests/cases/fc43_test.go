@@ -172,7 +172,11 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 	page.Header.Set("Content-Type", "text/html")
 	page.Body = "<html><body><p>" + words + "</p></body></html>"
 	transport := []simulator.Fault{
-		simulator.NeverReceive{}, simulator.NeverReceive{Reset: true}, simulator.DropAnswer{}, simulator.CutBody{}, simulator.Truncate{},
+		simulator.NeverReceive{},
+		simulator.NeverReceive{Reset: true},
+		simulator.DropAnswer{},
+		simulator.CutBody{},
+		simulator.Truncate{},
 		simulator.DelayAfter(8 * time.Second), simulator.HugeMessage(9 << 20),
 	}
 	var creates, later []simulator.Fault

@@ -203,29 +203,6 @@ func (p *page) String() string {
 // errCut is what every touch of the world gives after a cut.
 var errCut = errors.New("cut off by the test")
 
-// cut stands between the service and its store. While it is on, nothing is
-// stored, read, leased or acknowledged: as if the process had been killed, if
-// it stays on, or as a store that does not answer, if it goes off again.
-type cut struct {
-	mu sync.Mutex
-	on bool
-}
-
-func (c *cut) set(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.on = on
-}
-
-func (c *cut) err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.on {
-		return errCut
-	}
-	return nil
-}
-
 // hooks are asked before each touch of the store; an error is the answer.
 type hooks struct {
 	// touch is asked before everything.

@@ -92,8 +92,8 @@ type House struct {
 	nats    *journal.NATS
 	stop    context.CancelFunc
 	group   *errgroup.Group
-	ctx     context.Context
-	life    *life // of the running service
+	ctx     context.Context //nolint:containedctx // the run's own, ended by Stop
+	life    *life           // of the running service
 
 	mu      sync.Mutex
 	workers map[string]context.CancelFunc

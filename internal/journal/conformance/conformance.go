@@ -151,8 +151,15 @@ func lastAndNext(t *testing.T, s journal.Store) {
 		from    uint64
 		want    uint64
 	}{
-		{"facts.0.01.op_a", 0, 1}, {"facts.0.01.op_a", 1, 1}, {"facts.0.01.op_a", 2, 4}, {"facts.0.01.op_a", 5, 0},
-		{"facts.0.01.*", 2, 3}, {"facts.0.02.*", 3, 0}, {"facts.0.01.op_x", 1, 0}, {"facts.0.01.op_a", 99, 0}, {"facts.>", 2, 2},
+		{"facts.0.01.op_a", 0, 1},
+		{"facts.0.01.op_a", 1, 1},
+		{"facts.0.01.op_a", 2, 4},
+		{"facts.0.01.op_a", 5, 0},
+		{"facts.0.01.*", 2, 3},
+		{"facts.0.02.*", 3, 0},
+		{"facts.0.01.op_x", 1, 0},
+		{"facts.0.01.op_a", 99, 0},
+		{"facts.>", 2, 2},
 	} {
 		m, err := s.Next(t.Context(), journal.Ledger, c.subject, c.from)
 		if c.want == 0 && !errors.Is(err, journal.ErrNoMessage) || m.Sequence != c.want || c.want != 0 && err != nil {
