@@ -46,6 +46,7 @@ const (
 	projectorFile = "internal/projector/projector.go"
 	decideFile    = "internal/workflow/decide.go"
 	tableFile     = "projections/table.go"
+	guardsFile    = "projections/guards.go"
 	foldFile      = "projections/fold.go"
 	stateFile     = "projections/state.go"
 	nextFile      = "projections/next.go"
@@ -85,8 +86,8 @@ func mutants() []mutant {
 		{
 			name: "absent-while-open", why: "an empty look-up that knew nothing of an open attempt permits another", runs: 20000,
 			edits: []edit{
-				{tableFile, ` || s.Creates.Unresolved() == 0 || s.Creates.Open() != nil {`, ` || s.Creates.Unresolved() == 0 {`},
-				{tableFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return !l.LeftAt.Before(s.ConclusiveAt())`},
+				{guardsFile, ` || s.Creates.Unresolved() == 0 || s.Creates.Open() != nil {`, ` || s.Creates.Unresolved() == 0 {`},
+				{guardsFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return !l.LeftAt.Before(s.ConclusiveAt())`},
 				{
 					tableFile, `ID: "12", From: []Phase{PhaseCreateUnknown, PhaseReconciliation, PhaseQuarantined},`,
 					`ID: "12", From: inCOrQuarantined(),`,
@@ -96,7 +97,7 @@ func mutants() []mutant {
 		},
 		{
 			name: "absent-before-settled", why: "an empty look-up counts before the last request has settled", quick: true, runs: 3000,
-			edits: []edit{{tableFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return f.covers(l.AsOf)`}},
+			edits: []edit{{guardsFile, `return f.covers(l.AsOf) && !l.LeftAt.Before(s.ConclusiveAt())`, `return f.covers(l.AsOf)`}},
 		},
 		{
 			name: "settled-without-clock-difference", why: "two clocks are taken for one", runs: 20000,
@@ -110,7 +111,7 @@ func mutants() []mutant {
 			name: "token-window", why: "a token is repeated when the provider may have forgotten it", runs: 20000,
 			edits: []edit{
 				{decideFile, `notAfter = earliest(notAfter, ends)`, `_ = ends`},
-				{tableFile, `return !bounded || !notAfter.After(ends)`, `return !bounded || !notAfter.After(ends) || true`},
+				{guardsFile, `return !bounded || !notAfter.After(ends)`, `return !bounded || !notAfter.After(ends) || true`},
 			},
 		},
 		{
