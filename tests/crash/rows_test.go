@@ -172,7 +172,7 @@ func TestCreate(t *testing.T) {
 			},
 		},
 		{
-			name: "lease lost while working", house: harness.Options{Pollers: 2, Edit: patient},
+			name: "lease lost while working", house: harness.Options{Pollers: 2, Edit: slowRequests},
 			hold: func(g *simulator.Gate) simulator.Rule {
 				return simulator.On(simulator.Create, simulator.Nth(1), simulator.HoldAfter{Gate: g})
 			},
@@ -232,7 +232,7 @@ func TestCreate(t *testing.T) {
 func TestFollowCancelCollect(t *testing.T) {
 	list := []row{
 		{
-			name: "status read by two owners", house: harness.Options{Edit: patient},
+			name: "status read by two owners", house: harness.Options{Edit: slowRequests},
 			options: simulator.Options{Plan: simulator.Steps(time.Hour, "running", "succeeded")},
 			hold: func(g *simulator.Gate) simulator.Rule {
 				return simulator.On(simulator.Status, simulator.Nth(1), simulator.HoldAfter{Gate: g})
@@ -398,8 +398,8 @@ func TestMachineAndDisk(t *testing.T) {
 	rows(t, list...)
 }
 
-// patient lets a request take longer than a lease.
-func patient(_, text string) string {
+// slowRequests lets a request take longer than a lease.
+func slowRequests(_, text string) string {
 	return strings.ReplaceAll(text, "request_timeout: 30s", "request_timeout: 2m")
 }
 
