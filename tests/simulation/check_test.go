@@ -331,7 +331,16 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 			}
 		}
 	}
-	if guarantee != events.AskAfterLoss && s.Phase == projections.PhaseAbandoned && op.intent.Promises.Lookup == events.LookupExact {
+	// Abandoned, it looks once more; it gives up when nobody answers.
+	unanswered := 0
+	for i := len(list) - 1; i >= 0; i-- {
+		l, ok := list[i].Fact.(*events.LookupAnswered)
+		if !ok || l.Outcome != events.LookupFailed {
+			break
+		}
+		unanswered++
+	}
+	if guarantee != events.AskAfterLoss && unanswered < 5 && s.Phase == projections.PhaseAbandoned && op.intent.Promises.Lookup == events.LookupExact {
 		for _, j := range made {
 			if !known(j.id) && s.Quarantine != projections.QuarantineConflict && !j.gone {
 				w.violate("%s is abandoned and the provider's %s is not listed as stray", op.id, j.id)
@@ -357,7 +366,9 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 	}
 	if s.Phase == projections.PhaseCancelled && !marked {
 		for _, j := range made {
-			if !j.gone && j.state != "cancelled" && !slices.Contains(s.Strays, j.id) {
+			// A second job, whose risk was accepted, may never be known.
+			mayBeOther := op.risked && j.id != s.Job.ID
+			if !j.gone && j.state != "cancelled" && !mayBeOther && !slices.Contains(s.Strays, j.id) {
 				w.violate("%s is cancelled and %s is %s", op.id, j.id, j.state)
 			}
 		}

@@ -509,15 +509,12 @@ func (p *provider) list(u *url.URL) (int, http.Header, []byte) {
 			items = append(items, p.show(j))
 		}
 	}
-	page := u.Query().Get("page")
 	next := "null"
-	if half := len(items) / 2; half > 0 {
-		if page == "" {
-			items = items[:half]
-			next = strconv.Quote(providerURL + u.Path + "?" + url.Values{"client_reference": {reference}, "page": {"2"}}.Encode())
-		} else {
-			items = items[half:]
-		}
+	if from, err := strconv.Atoi(u.Query().Get("from")); err == nil {
+		items = items[min(from, len(items)):]
+	} else if half := len(items) / 2; half > 0 {
+		items = items[:half]
+		next = strconv.Quote(providerURL + u.Path + "?" + url.Values{"client_reference": {reference}, "from": {strconv.Itoa(half)}}.Encode())
 	}
 	name := "jobs"
 	if p.replicate() {
