@@ -83,7 +83,7 @@ type Deadlines struct {
 	Collect  string `json:"collect,omitempty"`
 }
 
-// Operation is one operation as the server shows it. Raw is the whole answer.
+// Operation is one operation as the server shows it. Raw is its JSON, whole.
 type Operation struct {
 	ID         string           `json:"id"`
 	Provider   string           `json:"provider"`
@@ -348,8 +348,8 @@ type Filter struct {
 
 // Page is one piece of a list, newest first.
 type Page struct {
-	Items []Operation `json:"items"`
-	Next  string      `json:"next_cursor"` // "" at the end; a page may be short or empty before
+	Items []Operation
+	Next  string // "" at the end; a page may be short or empty before
 }
 
 // List reads a page of the caller's operations.
@@ -363,8 +363,23 @@ func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
 	if f.Limit != 0 {
 		q.Set("limit", strconv.Itoa(f.Limit))
 	}
-	var p Page
-	return p, c.read(ctx, "/v1/operations?"+q.Encode(), &p)
+	var answer struct {
+		Items []json.RawMessage `json:"items"`
+		Next  string            `json:"next_cursor"`
+	}
+	if err := c.read(ctx, "/v1/operations?"+q.Encode(), &answer); err != nil {
+		return Page{}, err
+	}
+	p := Page{Items: make([]Operation, 0, len(answer.Items)), Next: answer.Next}
+	for _, raw := range answer.Items {
+		op := Operation{}
+		if err := json.Unmarshal(raw, &op); err != nil {
+			return Page{}, fmt.Errorf("read the answer: %w", err)
+		}
+		op.Raw = raw
+		p.Items = append(p.Items, op)
+	}
+	return p, nil
 }
 
 // Entry is one line of a timeline.
@@ -385,11 +400,22 @@ type Entry struct {
 // Timeline reads an operation's facts with what each did, oldest first, those
 // after the given sequence.
 func (c *Client) Timeline(ctx context.Context, id string, after uint64) ([]Entry, error) {
-	var out struct {
-		Entries []Entry `json:"entries"`
+	entries := []Entry{}
+	for {
+		var page struct {
+			Entries []Entry `json:"entries"`
+			Next    uint64  `json:"next_after"` // 0 at the end
+		}
+		err := c.read(ctx, "/v1/operations/"+url.PathEscape(id)+"/timeline?after="+strconv.FormatUint(after, 10), &page)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, page.Entries...)
+		if page.Next <= after {
+			return entries, nil
+		}
+		after = page.Next
 	}
-	err := c.read(ctx, "/v1/operations/"+url.PathEscape(id)+"/timeline?after="+strconv.FormatUint(after, 10), &out)
-	return out.Entries, err
 }
 
 // Result is an operation's result. Body must be closed; reading it to its end
