@@ -287,7 +287,7 @@ func (a *app) getCommand() *cobra.Command {
 func (a *app) listCommand() *cobra.Command {
 	var f client.Filter
 	cmd := &cobra.Command{
-		Use: "list", Short: "List operations, newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "List operations, newest first", Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
 			if err != nil {

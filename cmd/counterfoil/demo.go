@@ -151,7 +151,7 @@ change of one operation. The waits of the built-in contracts are shortened.
 
 It stays up afterwards until interrupted, so that its operations can be looked
 at with the other commands.`,
-		Args: cobra.NoArgs,
+		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), data, leave) },
 	}
 	cmd.Flags().BoolVar(&leave, "exit", false, "leave when the summary is printed")

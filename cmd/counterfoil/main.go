@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -140,6 +141,8 @@ provider itself, and can say afterwards what was asked, what was seen and why.
 
 Try it: counterfoil demo`,
 		SilenceErrors: true, SilenceUsage: true,
+		Args: known, SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if a.output != "text" && a.output != "json" {
 				return usage("--output is %q: want text or json", a.output)
@@ -147,6 +150,20 @@ Try it: counterfoil demo`,
 			return nil
 		},
 	}
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil {
+				return usage("%w", err)
+			}
+			if len(rest) > 0 {
+				return usage("unknown help topic %q", strings.Join(args, " "))
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	flags := root.PersistentFlags()
@@ -161,6 +178,18 @@ Try it: counterfoil demo`,
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText},
 	)
 	return root
+}
+
+// known refuses what is no command, with those that look like it.
+func known(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q", args[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w: did you mean %s?", err, strings.Join(near, ", "))
+	}
+	return usage("%w", err)
 }
 
 // build names the program's version: that of its module, else its revision.
@@ -182,7 +211,7 @@ func build() string {
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the program's version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the program's version", Args: exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {
 			if a.output == "json" {
 				return a.json(map[string]string{"version": build()})

@@ -49,7 +49,7 @@ data directory. The first start makes an API key and prints it once.
 
 Back up DATA/identity.json apart from the data: with it, a lost ledger still
 gives the same ids and tokens for the same requests.`,
-		Args: cobra.NoArgs,
+		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
 	}
 	flags := cmd.Flags()

@@ -223,7 +223,7 @@ func (s scenario) play(r *rig, key string, one step, m mode) (problems []error) 
 	var op client.Operation
 	var err error
 	start := time.Now()
-	wait := 500 * time.Millisecond
+	wait := time.Second
 	for end := time.Now().Add(limit); ; time.Sleep(wait) {
 		if time.Now().After(end) {
 			problems = append(problems, fmt.Errorf("still %q (%s) after %s: %w", op.State, op.Reason, limit, err))
@@ -247,13 +247,13 @@ func (s scenario) play(r *rig, key string, one step, m mode) (problems []error) 
 		if !op.Terminal && !(s.stopped && op.Done) {
 			rest = 0
 			if time.Since(start) > 20*time.Second {
-				wait = 2 * time.Second
+				wait = 4 * time.Second
 			}
 			continue
 		}
 		// What comes after the end: the last acknowledgements, and looks owed.
 		// A wake-up whose acknowledgement failed comes again when its lease ends.
-		if rest++; rest > 2 && (one == step{} || r.w.wasHit()) && !r.w.dead() && len(r.audit(id)) == 0 || rest > 150 {
+		if rest++; rest > 1 && (one == step{} || r.w.wasHit()) && !r.w.dead() && len(r.audit(id)) == 0 || rest > 60 {
 			break
 		}
 	}

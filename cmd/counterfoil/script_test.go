@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/counterfoil/counterfoil/simulator"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"counterfoil": main})
+}
+
+// TestScripts plays testdata/script: the program as a user sees it. Scripts
+// have two more commands than testscript's own:
+//
+//	exits CODE COMMAND...   run it and check its exit code
+//	keep NAME               set NAME to the operation id in the last output
+//	served                  start a service with simulated providers
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("COUNTERFOIL_KEY", "")
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"exits": exits, "keep": keep, "served": served,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	code := 0
+	var ended *exec.ExitError
+	switch err := ts.Exec(args[1], args[2:]...); {
+	case errors.As(err, &ended):
+		code = ended.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if code != want {
+		ts.Fatalf("exit code %d, want %d\n%s%s", code, want, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	}
+}
+
+func keep(ts *testscript.TestScript, neg bool, args []string) {
+	id := regexp.MustCompile(`op_[a-z2-7]{32}`).FindString(ts.ReadFile("stdout"))
+	if neg || len(args) != 1 || id == "" {
+		ts.Fatalf("keep NAME: no operation id in %q", ts.ReadFile("stdout"))
+	}
+	ts.Setenv(args[0], id)
+}
+
+// served starts a service whose accounts behave each in its own way.
+func served(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: served")
+	}
+	s, err := newStage(filepath.Join(ts.Getenv("WORK"), "data"), quiet())
+	ts.Check(err)
+	ts.Defer(s.close)
+	s.contracts, err = hurried()
+	ts.Check(err)
+	const quick = 100 * time.Millisecond
+	s.mount("example", "default", steps(quick, "queued", "running", "succeeded"))
+	s.mount("example", "endless", steps(time.Hour, "running", "succeeded"))
+	s.mount("example", "fails", steps(quick, "queued", "failed"))
+	s.mount("example-ask", "lost", steps(quick, "running", "succeeded"),
+		simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
+	ts.Check(s.open(context.Background()))
+	s.work("1", nil)
+	ts.Defer(func() {
+		if err := s.stop(); err != nil {
+			ts.Logf("stop the service: %v", err)
+		}
+	})
+	ts.Setenv("COUNTERFOIL_SERVER", "http://"+s.local.listener.Addr().String())
+	ts.Setenv("COUNTERFOIL_KEY", s.bearer)
+}
