@@ -391,7 +391,7 @@ func (w *world) judgeCandidates(op *operation, s projections.State, made []*job,
 		return ok && l.Outcome != events.LookupFailed && l.LeftAt.After(s.ConclusiveAt())
 	})
 	for _, j := range made {
-		if looked && !j.gone && !slices.Contains(s.Candidates, j.id) && !w.ownedElsewhere(op, j.id) {
+		if looked && !j.gone && s.Hint.JobID != j.id && !slices.Contains(s.Candidates, j.id) && !w.ownedElsewhere(op, j.id) {
 			w.violate("%s looked for candidates and does not list %s", op.id, j.id)
 		}
 	}

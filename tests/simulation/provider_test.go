@@ -318,7 +318,9 @@ func (p *provider) handle(q *request) (int, http.Header, []byte) {
 		return p.list(u)
 	}
 	j := p.byID[id]
-	if j == nil || j.gone || (q.kind != "cancel" && w.clock.Now().Before(j.shown)) || w.faulty(c.NotFound) {
+	// Where a job that is gone counts as cancelled, only one that is gone is not found.
+	stumbles := !c.GoneConfirms && w.faulty(c.NotFound)
+	if j == nil || j.gone || (q.kind != "cancel" && w.clock.Now().Before(j.shown)) || stumbles {
 		return 404, nil, []byte(`{"code":"not_found"}`)
 	}
 	switch q.kind {
