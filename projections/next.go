@@ -134,8 +134,8 @@ type walk struct {
 
 // add appends a step, not before a deferral's end.
 func (w *walk) add(step Step) {
-	if step.Kind != StepDeadline {
-		step.At = latest(step.At, w.s.Pace.DeferUntil)
+	if step.Kind != StepDeadline && w.s.Pace.DeferUntil.After(step.At) {
+		step.At, step.Because = w.s.Pace.DeferUntil, "deferred: "+string(w.s.Pace.Deferred)
 	}
 	w.steps = append(w.steps, step)
 }

@@ -291,7 +291,9 @@ var transitions = []Row{
 				f.s.Candidates = append(f.s.Candidates, id)
 			}
 			f.s.Pace.Lookups = 0
-			if f.on != "create.answered/presumed" && !f.canTell() {
+			// A worker presumed dead may still say; one proved dead will not.
+			silent := f.on != "create.answered/presumed" || f.fact.(*events.CreateAnswered).OwnerGone
+			if silent && !f.canTell() {
 				// Nobody will ever know more: ask now, not at the create deadline.
 				f.quarantineUnknown()
 				return

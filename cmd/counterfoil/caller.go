@@ -510,7 +510,7 @@ func printTimeline(to io.Writer, entries []client.Entry) error {
 // fields lists the few that tell the story on one line.
 func fields(m map[string]string) string {
 	var list []string
-	for _, name := range []string{"attempt", "number", "outcome", "job_id", "remote", "state", "claim", "class", "code", "which", "choice", "until", "reason", "owner"} {
+	for _, name := range []string{"attempt", "number", "outcome", "job_id", "remote_state", "state", "claim", "class", "code", "which", "choice", "until", "reason", "owner"} {
 		if v := m[name]; v != "" {
 			list = append(list, name+"="+v)
 		}

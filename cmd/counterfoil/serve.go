@@ -17,6 +17,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
@@ -122,6 +123,11 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 			return nil, usage("no contract is named %q: --base-url and --credential name a provider", provider)
 		}
 	}
+	for provider := range hooks {
+		if parsed[provider] == nil || parsed[provider].Webhook == nil {
+			return nil, usage("--hook-secret: no contract named %q has webhooks", provider)
+		}
+	}
 	if o.Workers < 1 || o.Workers > 1024 {
 		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
 	}
@@ -151,7 +157,14 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	if err := l.nats.Check(ctx); err != nil {
 		return nil, &coded{exitFailure, "a stream was changed from outside: put the named setting back", err}
 	}
-	identity, err := wire.LoadIdentity(o.Data, rand.Reader, clock.Now())
+	_, used, err := journal.New(journal.Options{Store: l.nats, Now: clock.Now, Sleep: clock.Sleep, NewID: wire.NewID}).LedgerTime(ctx)
+	if err != nil {
+		return nil, err
+	}
+	identity, err := wire.LoadIdentity(o.Data, rand.Reader, clock.Now(), !used)
+	if errors.Is(err, wire.ErrNoIdentity) {
+		return nil, &coded{exitFailure, "put identity.json back from its backup: with another one the same requests would make second jobs", err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -234,18 +247,41 @@ func (o options) accounts() (map[string]poller.Account, map[string]string, error
 		}
 		return nil
 	}
+	reference := func(value string) bool {
+		return strings.HasPrefix(value, "env:") || strings.HasPrefix(value, "file:")
+	}
+	var wrong error
 	err := errors.Join(
 		each("--base-url", o.BaseURLs, func(name, value string) {
+			if _, err := httprule.Origin(value); err != nil {
+				wrong = errors.Join(wrong, usage("--base-url of %s: %w", name, err))
+			}
 			account := accounts[name]
 			account.BaseURL = value
 			accounts[name] = account
 		}),
 		each("--credential", o.Credentials, func(name, value string) {
+			if !reference(value) { // not quoted: the likeliest mistake is the credential itself
+				wrong = errors.Join(wrong, usage("--credential of %s: want env:NAME or file:PATH", name))
+			}
 			account := accounts[name]
 			account.Credential = value
 			accounts[name] = account
 		}),
-		each("--hook-secret", o.HookSecrets, func(name, value string) { hooks[name] = value }),
+		each("--hook-secret", o.HookSecrets, func(name, value string) {
+			if !reference(value) {
+				wrong = errors.Join(wrong, usage("--hook-secret of %s: want env:NAME or file:PATH", name))
+			}
+			hooks[name] = value
+		}),
 	)
-	return accounts, hooks, err
+	if o.PublicURL != "" {
+		if _, bad := httprule.Origin(o.PublicURL); bad != nil {
+			wrong = errors.Join(wrong, usage("--public-url: %w", bad))
+		}
+	}
+	if o.Sync != string(broker.SyncAlways) && o.Sync != string(broker.SyncInterval) {
+		wrong = errors.Join(wrong, usage("--sync is %q: want always or interval", o.Sync))
+	}
+	return accounts, hooks, errors.Join(err, wrong)
 }

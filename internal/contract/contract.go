@@ -184,7 +184,7 @@ func (p *parser) contract(root *yaml.Node) {
 	c.Limits = Limits{maxChecked, 64 << 20}
 	if s.has("limits") {
 		l := p.d.section(s.value["limits"], "limits", "response", "result")
-		c.Limits = Limits{l.bytes("response", maxChecked, maxChecked), l.bytes("result", 64<<20, 1<<30)}
+		c.Limits = Limits{l.bytes("response", maxChecked, maxChecked), l.bytes("result", 64<<20, 256<<20)}
 	}
 	p.promises(s)
 }

@@ -105,7 +105,11 @@ func options(c Config) []nats.Option {
 	}
 	if c.Logger != nil {
 		list = append(list,
-			nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.Logger.Warn("store connection lost", "error", err) }),
+			nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+				if err != nil { // without one it was closed by us
+					c.Logger.Warn("store connection lost", "error", err)
+				}
+			}),
 			nats.ReconnectHandler(func(*nats.Conn) { c.Logger.Info("store connection regained") }),
 			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 				c.Logger.Error("store connection error", "error", err)

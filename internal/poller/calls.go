@@ -30,6 +30,9 @@ type calls struct {
 	account  Account
 	target   workflow.Target
 	held     error // why no call with side effects may be permitted; nil if it may
+	// unusable says why nothing can be asked of the provider at all: contract is
+	// nil then. Deadlines pass all the same.
+	unusable error
 
 	// When the step is decided, on both clocks.
 	now       time.Time
@@ -40,19 +43,23 @@ type calls struct {
 // the identity of the credential behind the reference.
 func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error) {
 	c, err := p.cfg.Directory.Contract(ctx, s.Intent.Contract)
-	if err != nil {
+	var broken *contract.ParseError
+	switch {
+	case errors.Is(err, journal.ErrNoPayload), errors.As(err, &broken):
+		return p.unusable(s, err), nil
+	case err != nil: // the store does not answer; the lease ends and it is tried again
 		return nil, fmt.Errorf("contract of %s: %w", s.Operation, err)
 	}
 	account, err := p.cfg.Directory.Account(s.Intent.Provider, s.Intent.Account)
 	if err != nil {
-		return nil, fmt.Errorf("account of %s: %w", s.Operation, err)
+		return p.unusable(s, err), nil
 	}
 	if account.BaseURL == "" {
 		account.BaseURL = c.BaseURL
 	}
 	origin, err := httprule.Origin(account.BaseURL)
 	if err != nil {
-		return nil, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)
+		return p.unusable(s, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)), nil
 	}
 	target := workflow.Target{Origin: origin, Account: s.Intent.Account, Credential: account.Credential}
 	switch {
@@ -72,6 +79,35 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 		made.monotonic = p.cfg.Monotonic()
 	}
 	return made, nil
+}
+
+// unusable is what is left where the contract or the account cannot be used.
+func (p *Poller) unusable(s projections.State, err error) *calls {
+	return &calls{
+		target:   workflow.Target{Account: s.Intent.Account, Missing: err.Error()},
+		unusable: err, now: p.cfg.Clock.Now(),
+	}
+}
+
+// without turns what would be asked of the provider into a record that it could
+// not be: a step that rests, or a look that failed.
+func (c *calls) without(s projections.State, d workflow.Decision) workflow.Decision {
+	call := events.Call{
+		AsOf: s.Sequence, LeftAt: c.now, Class: events.ErrorInternal, Code: string(events.DeferNoContract),
+		Message: httprule.Excerpt([]byte(c.unusable.Error()), messageLimit),
+	}
+	if deferred, ok := d.Fact.(*events.StepDeferred); ok {
+		deferred.Reason, deferred.Detail = events.DeferNoContract, call.Message
+	}
+	switch effect := d.Effect.(type) {
+	case workflow.ReadStatus:
+		d.Fact, d.Effect = &events.ObservationFailed{JobID: effect.JobID, Prompt: effect.Prompt, Call: call}, nil
+	case workflow.LookUp:
+		d.Fact, d.Effect = &events.LookupAnswered{Outcome: events.LookupFailed, Call: call}, nil
+	case nil, workflow.SendCreate, workflow.SendCancel, workflow.CollectResult:
+		// Without a credential none of these is decided on.
+	}
+	return d
 }
 
 // inputs gives what a contract's requests are built from.
@@ -144,8 +180,10 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	return answer, failure
 }
 
-// call gives what every fact about this exchange carries.
-func (p *Poller) call(ctx context.Context, asOf uint64, a outbound.Answer, reading contract.Failure) (events.Call, error) {
+// call gives what every fact about this exchange carries. A body over 1 KiB is
+// stored where it tells something new; of the others, which come with every
+// poll, the digest must do, or a long job would fill the disk.
+func (p *Poller) call(ctx context.Context, asOf uint64, a outbound.Answer, reading contract.Failure, news bool) (events.Call, error) {
 	call := events.Call{
 		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)),
 		Class: reading.Class, Code: reading.Code, Message: reading.Message, RetryAt: reading.RetryAt,
@@ -161,6 +199,10 @@ func (p *Poller) call(ctx context.Context, asOf uint64, a outbound.Answer, readi
 	body := canonical.RedactLinks(a.Body)
 	if len(body) <= inlineLimit {
 		call.Inline = body
+		return call, nil
+	}
+	if !news {
+		call.Body = events.Sum(body)
 		return call, nil
 	}
 	digest, err := p.cfg.Journal.PutPayload(ctx, body)
@@ -291,7 +333,7 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 		r := c.contract.ReadCreate(reading(answer), in)
 		fact.Outcome, fact.JobID, fact.StatusURL = r.Outcome, r.JobID, r.StatusURL
 		fact.Remote, fact.EchoDiffer = r.Remote, r.EchoDiffer
-		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure); err != nil {
+		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure, true); err != nil {
 			return s, err
 		}
 		if fact.JobID != "" {
@@ -331,7 +373,7 @@ func (p *Poller) createRequest(ctx context.Context, c *calls, in contract.Inputs
 
 // whileStopping runs f to its end even if ctx ends meanwhile, for a while.
 func (p *Poller) whileStopping(ctx context.Context, f func(context.Context) (projections.State, error)) (projections.State, error) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Record)
+	ctx, stop := p.outlive(ctx)
 	defer stop()
 	return f(ctx)
 }
@@ -379,7 +421,7 @@ func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e wo
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
 		r := c.contract.ReadCancel(reading(answer), in)
 		fact.Outcome, fact.Remote = r.Outcome, r.Remote
-		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure); err != nil {
+		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure, true); err != nil {
 			return s, err
 		}
 		s, _, err := p.append(ctx, s, fact)
@@ -398,7 +440,7 @@ func (p *Poller) read(ctx context.Context, s projections.State, c *calls, e work
 		return p.record(ctx, s, &events.ObservationFailed{JobID: e.JobID, Prompt: e.Prompt, Call: failed(asOf, answer, failure)})
 	}
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
-		call, err := p.call(ctx, asOf, answer, r.Failure)
+		call, err := p.call(ctx, asOf, answer, r.Failure, r.Class == events.ErrorNone && r.Remote != s.Job.Remote)
 		if err != nil {
 			return s, err
 		}
@@ -502,7 +544,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			}
 			fact.Conclusive = fact.Outcome == events.LookupAbsent && s.Intent.Promises.LookupConclusive
 		}
-		if fact.Call, err = p.call(ctx, asOf, answer, last.Failure); err != nil {
+		if fact.Call, err = p.call(ctx, asOf, answer, last.Failure, fact.Outcome == events.LookupFound); err != nil {
 			return s, err
 		}
 		fact.LeftAt = left
@@ -598,7 +640,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
 		result := r.Body
 		answer.Body = nil // the result itself, or not one: its words are in the reading
-		call, err := p.call(ctx, asOf, answer, r.Failure)
+		call, err := p.call(ctx, asOf, answer, r.Failure, true)
 		if err != nil {
 			return s, err
 		}
@@ -649,7 +691,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		if part.Class != events.ErrorNone || part.NotReady {
 			return answer, part, nil, nil
 		}
-		storing, stop := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Record)
+		storing, stop := p.outlive(ctx)
 		digest, err := p.cfg.Journal.PutPayload(storing, part.Body)
 		stop()
 		if err != nil {

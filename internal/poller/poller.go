@@ -333,9 +333,13 @@ func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Deci
 	if err != nil {
 		return workflow.Decision{}, nil, err
 	}
-	return workflow.Decide(s, workflow.World{
+	d := workflow.Decide(s, workflow.World{
 		Now: c.now, Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
-	}), c, nil
+	})
+	if c.unusable != nil {
+		d = c.without(s, d)
+	}
+	return d, c, nil
 }
 
 // perform appends the decision's fact and, if it is a permit that the fold
@@ -365,17 +369,31 @@ func (p *Poller) perform(ctx context.Context, s projections.State, c *calls, d w
 func (p *Poller) append(ctx context.Context, s projections.State, fact events.Fact) (projections.State, journal.Outcome, error) {
 	return p.cfg.Journal.Append(ctx, s, events.Event{
 		ID: p.cfg.NewID(), Source: p.cfg.Source, Operation: s.Operation, Time: p.cfg.Clock.Now(),
-		TraceParent: "", Actor: "", Fact: fact,
+		Fact: fact,
 	})
 }
 
-// record stores evidence of something that has happened. It goes on for a
-// while after ctx has ended: what was seen must not be lost to a shutdown.
+// record stores evidence of something that has happened, see outlive.
 func (p *Poller) record(ctx context.Context, s projections.State, fact events.Fact) (projections.State, error) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Record)
+	ctx, stop := p.outlive(ctx)
 	defer stop()
 	s, _, err := p.append(ctx, s, fact)
 	return s, err
+}
+
+// outlive gives a context that ends Record after ctx has ended, and not before:
+// what was seen must not be lost to a shutdown, and evidence is tried until it
+// is in as long as there is none.
+func (p *Poller) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() {
+		limit := time.AfterFunc(p.cfg.Record, cancel)
+		context.AfterFunc(out, func() { limit.Stop() })
+	})
+	return out, func() {
+		forget()
+		cancel()
+	}
 }
 
 // FromJournal gives the leases of one provider as the journal hands them out,

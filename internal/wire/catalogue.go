@@ -154,13 +154,15 @@ func (c *Catalogue) Contract(ctx context.Context, digest events.Digest) (*contra
 	return one, nil
 }
 
-// Account gives where the calls of a provider and account go as configured now.
+// Account gives where the calls of a provider and account go as configured now:
+// what is said of the account, and else what is said of its provider.
 func (c *Catalogue) Account(provider, account string) (poller.Account, error) {
-	if a, ok := c.accounts[provider+"/"+account]; ok {
-		return a, nil
+	a, all := c.accounts[provider+"/"+account], c.accounts[provider]
+	if a.BaseURL == "" {
+		a.BaseURL = all.BaseURL
 	}
-	if a, ok := c.accounts[provider]; ok {
-		return a, nil
+	if a.Credential == "" {
+		a.Credential = all.Credential
 	}
-	return poller.Account{}, nil
+	return a, nil
 }

@@ -25,12 +25,20 @@ type Identity struct {
 
 const identityName = "identity.json"
 
-// LoadIdentity reads the identity in dir, or makes one from random if there is
-// none. A crash while it is made leaves a temporary file and no identity; the
+// ErrNoIdentity says that the identity is gone while the ledger is not.
+var ErrNoIdentity = errors.New("the identity of this installation is missing")
+
+// LoadIdentity reads the identity in dir. If there is none it makes one from
+// random, but only where fresh says that the ledger is empty: with another
+// identity the same requests would get other ids and tokens, and so second
+// jobs. A crash while it is made leaves a temporary file and no identity; the
 // next start makes another, and nothing was derived from the first.
-func LoadIdentity(dir string, random io.Reader, now time.Time) (Identity, error) {
+func LoadIdentity(dir string, random io.Reader, now time.Time, fresh bool) (Identity, error) {
 	path := filepath.Join(dir, identityName)
 	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !fresh {
+		return Identity{}, fmt.Errorf("%w: %s is not there, and the ledger has facts", ErrNoIdentity, path)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return makeIdentity(path, random, now)
 	}

@@ -23,7 +23,7 @@ func seed(of string) io.Reader { return strings.NewReader(strings.Repeat(of, 64)
 // what the first one wrote, byte for byte.
 func TestIdentityIsMadeOnce(t *testing.T) {
 	dir := t.TempDir()
-	first, err := wire.LoadIdentity(dir, seed("a"), made)
+	first, err := wire.LoadIdentity(dir, seed("a"), made, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestIdentityIsMadeOnce(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
 	}
-	again, err := wire.LoadIdentity(dir, iotest.ErrReader(errors.New("nothing random is needed")), made.Add(time.Hour))
+	again, err := wire.LoadIdentity(dir, iotest.ErrReader(errors.New("nothing random is needed")), made.Add(time.Hour), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestIdentityIsMadeOnce(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("%v, %v, want the identity alone", entries, err)
 	}
-	other, err := wire.LoadIdentity(t.TempDir(), seed("b"), made)
+	other, err := wire.LoadIdentity(t.TempDir(), seed("b"), made, true)
 	if err != nil || other.Installation == first.Installation || bytes.Equal(other.Key, first.Key) {
 		t.Errorf("another installation has the same identity: %+v, %v", other, err)
 	}
@@ -65,14 +65,14 @@ func TestIdentityHalfWritten(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "identity.json.new"), []byte(`{"installation_id":"in_`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := wire.LoadIdentity(dir, seed("a"), made); err != nil || len(id.Key) != 32 {
+	if id, err := wire.LoadIdentity(dir, seed("a"), made, true); err != nil || len(id.Key) != 32 {
 		t.Errorf("%+v, %v", id, err)
 	}
 }
 
 func TestIdentityWithoutRandomness(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := wire.LoadIdentity(dir, strings.NewReader("too short"), made); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := wire.LoadIdentity(dir, strings.NewReader("too short"), made, true); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("error %v", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
@@ -83,7 +83,7 @@ func TestIdentityWithoutRandomness(t *testing.T) {
 func TestIdentityRefused(t *testing.T) {
 	good := func(t *testing.T) []byte {
 		dir := t.TempDir()
-		if _, err := wire.LoadIdentity(dir, seed("a"), made); err != nil {
+		if _, err := wire.LoadIdentity(dir, seed("a"), made, true); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "identity.json"))
@@ -129,7 +129,7 @@ func TestIdentityRefused(t *testing.T) {
 			if err := os.Chmod(path, one.mode); err != nil { // past the umask
 				t.Fatal(err)
 			}
-			_, err := wire.LoadIdentity(dir, seed("b"), made)
+			_, err := wire.LoadIdentity(dir, seed("b"), made, true)
 			if err == nil || !strings.Contains(err.Error(), one.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v, want %q and the path", err, one.want)
 			}
@@ -141,5 +141,17 @@ func TestIdentityRefused(t *testing.T) {
 				t.Error("the message has the key")
 			}
 		})
+	}
+}
+
+// With another identity the requests of old operations would get other ids and
+// tokens: over a ledger with facts none is made.
+func TestIdentityIsNotMadeOverALedger(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := wire.LoadIdentity(dir, seed("a"), made, false); !errors.Is(err, wire.ErrNoIdentity) {
+		t.Errorf("error %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v: something was made", entries, err)
 	}
 }

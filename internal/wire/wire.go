@@ -150,6 +150,13 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, provider := range s.catalogue.Providers() {
+		// Before an operation can name it: a crash here leaves a name without
+		// operations.
+		if err := s.journal.RememberProvider(ctx, provider); err != nil {
+			return nil, err
+		}
+	}
 	s.ingest = ingest.New(ingest.Config{
 		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Log: cfg.Log,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
@@ -170,6 +177,7 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	group.Go(func() error {
 		handler := api.Handler(api.Options{
 			Service: s.ingest, Keys: s.cfg.Keys, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
+			Ready: func(context.Context) error { return s.permits() },
 		})
 		return api.Serve(ctx, s.cfg.Listener, handler, s.cfg.Log)
 	})
@@ -282,12 +290,18 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
 		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic,
 	})
+	// Not only those that are configured: an operation is followed to its end by
+	// the contract it was recorded with.
+	providers, err := j.Providers(ctx)
+	if err != nil {
+		return err
+	}
 	wait := fetchWait
-	if s.cfg.Workers < 2*len(s.catalogue.Providers()) {
+	if s.cfg.Workers < 2*len(providers) {
 		wait = fetchWaitFew
 	}
 	var fetches []poller.Fetch
-	for _, provider := range s.catalogue.Providers() {
+	for _, provider := range providers {
 		leases, err := j.Leases(ctx, provider)
 		if err != nil {
 			return fmt.Errorf("join the wake-ups of %s: %w", provider, err)

@@ -178,7 +178,9 @@ func (h *House) Start() {
 	}
 	maps.Copy(accounts, o.Accounts)
 
-	identity, err := wire.LoadIdentity(h.dir, strings.NewReader(strings.Repeat("harness identity", 8)), time.Now())
+	_, used, err := h.Journal.LedgerTime(h.ctx)
+	must(err)
+	identity, err := wire.LoadIdentity(h.dir, strings.NewReader(strings.Repeat("harness identity", 8)), time.Now(), !used)
 	must(err)
 	keyFile := filepath.Join(h.dir, "keys.jsonl")
 	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
