@@ -383,3 +383,6 @@ func (h *House) Story(id string) string {
 	}
 	return b.String()
 }
+
+// SetContracts replaces the further contracts from the next Start on.
+func (h *House) SetContracts(files map[string]string) { h.options.Contracts = files }
