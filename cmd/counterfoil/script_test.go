@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -11,12 +13,27 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
 
 	"github.com/counterfoil/counterfoil/simulator"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"counterfoil": main})
+	testscript.Main(leakChecked{m}, map[string]func(){"counterfoil": main})
+}
+
+// leakChecked runs the tests and then looks for goroutines they left.
+type leakChecked struct{ m *testing.M }
+
+func (l leakChecked) Run() int {
+	code := l.m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	return code
 }
 
 // TestScripts plays testdata/script: the program as a user sees it. Scripts
