@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,13 +63,15 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 		h := harness.New(t, o)
 
 		var ids []string
+		var forced []simulator.Filter
 		for _, p := range places {
 			m := h.Sim.Mount("/"+p.name, simulator.Example)
 			options := simulator.Options{
 				Plan: simulator.Steps(5*time.Second, "running", "succeeded"), Auth: p.auth, LinkTTL: time.Hour, LinkBase: "http://files.test", Echo: true,
 			}
 			m.Configure(options)
-			ids = append(ids, failEverything(t, h, m, p.name, p.secret, p.auth.Value)...)
+			list, faults := failEverything(t, h, m, p.name, p.secret, p.auth.Value)
+			ids, forced = append(ids, list...), append(forced, faults...)
 		}
 		time.Sleep(time.Minute)
 		// The credential itself: missing, wrong, and back.
@@ -81,6 +84,13 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 			time.Sleep(20 * time.Second)
 		}
 		time.Sleep(30 * time.Second)
+
+		// Each way to fail has happened.
+		for _, f := range forced {
+			if !slices.ContainsFunc(h.Sim.Requests(f), func(r simulator.Request) bool { return r.Fault != "" }) {
+				t.Errorf("no %s of job %s at %s failed", f.Call, f.Job, f.Mount)
+			}
+		}
 
 		seen := map[string]string{"log": log.String()}
 		for i, id := range ids {
@@ -151,8 +161,9 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 }
 
 // failEverything makes each kind of call to the provider fail in each way, with
-// answers that echo the secrets, and gives the operations.
-func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider, secret, sent string) []string {
+// answers that echo the secrets, and gives the operations and, for each fault,
+// the calls of which one at least must fail by it.
+func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider, secret, sent string) ([]string, []simulator.Filter) {
 	t.Helper()
 	words := fmt.Sprintf("key %s or %s at https://%s:%s@files.test/x?signature=%s&expires=1#%s", secret, sent, markUser, markPassword, markLink, markLink)
 	if _, password, basic := strings.Cut(secret, ":"); basic {
@@ -171,6 +182,8 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 	page := echo(502)
 	page.Header.Set("Content-Type", "text/html")
 	page.Body = "<html><body><p>" + words + "</p></body></html>"
+	// The simulator redirects no result links by itself.
+	moved := simulator.Answer{Status: 302, Header: http.Header{"Location": {"http://elsewhere.test/x?signature=" + markLink}}}
 	transport := []simulator.Fault{
 		simulator.NeverReceive{},
 		simulator.NeverReceive{Reset: true},
@@ -181,7 +194,7 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 	}
 	var creates, later []simulator.Fault
 	creates = append(append(creates, transport...), page, echo(400), echo(401), echo(409), echo(429), echo(500))
-	later = append(append(later, transport[:6]...), page, echo(401), echo(403), echo(404), echo(429), echo(500), simulator.Redirect{To: "http://elsewhere.test/x?signature=" + markLink})
+	later = append(append(later, transport[:6]...), page, echo(401), echo(403), echo(404), echo(429), echo(500), moved)
 
 	if provider != "marked-query" { // the ways to fail are all there once; the places of a secret with some of them
 		creates = []simulator.Fault{simulator.DropAnswer{}, page, echo(400), echo(500)}
@@ -189,6 +202,7 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 	}
 
 	var ids []string
+	var forced []simulator.Filter
 	submit := func(name string) string {
 		id := h.Submit(provider+name, provider, fmt.Sprintf(`{"case":%q}`, name)).ID
 		ids = append(ids, id)
@@ -201,12 +215,15 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
+	failed := slices.DeleteFunc(h.Sim.Requests(simulator.Filter{Mount: m.Base(), Call: simulator.Create}), func(r simulator.Request) bool { return r.Fault == "" })
+	want(t, "creates that failed", len(failed), len(creates))
 	// Each of the later calls fails twice for one job.
 	for _, call := range []simulator.Call{simulator.Status, simulator.Result, simulator.Cancel} {
 		for i, fault := range later {
 			id := submit(fmt.Sprintf("%s-%d", call, i))
 			op := h.Wait(id, time.Minute, "accepted", "observing")
 			m.Add(simulator.On(call, simulator.Match{Job: op.Job.ID, By: simulator.PerJob, To: 2}, fault))
+			forced = append(forced, simulator.Filter{Mount: m.Base(), Call: call, Job: op.Job.ID})
 			if call == simulator.Cancel {
 				if _, err := h.Client.Cancel(t.Context(), id, ""); err != nil {
 					t.Fatal(err)
@@ -236,7 +253,7 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 			t.Errorf("webhook signed with %s: %d", key[:4], resp.StatusCode)
 		}
 	}
-	return ids
+	return ids, forced
 }
 
 // FC-43: the link of a job's status is kept with its query, since reading needs
