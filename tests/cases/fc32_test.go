@@ -3,6 +3,7 @@ package cases_test
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ func TestFC32CreateOutlastsLease(t *testing.T) {
 		{"two instances, no lease is ever extended", 2, false},
 	} {
 		variant(t, c.name, func(t *testing.T) {
+			var again atomic.Int64 // wake-ups that were delivered before
 			h := harness.New(t, harness.Options{
 				Pollers: c.pollers,
 				Edit:    edited(t, "example", "request_timeout: 30s", "request_timeout: 2m", "poll_interval: {default: 2s,", "poll_interval: {default: 10s,"),
@@ -36,7 +38,14 @@ func TestFC32CreateOutlastsLease(t *testing.T) {
 					if c.beats {
 						return store, call
 					}
-					return hookedStore{&hooks{extend: func() error { return errors.New("not extended") }}, store}, call
+					counted := delivering{store, func(list []journal.Delivery) {
+						for _, d := range list {
+							if d.Delivered() > 1 {
+								again.Add(1)
+							}
+						}
+					}}
+					return hookedStore{&hooks{extend: func() error { return errors.New("not extended") }}, counted}, call
 				},
 			})
 			h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(0, "succeeded")},
@@ -51,6 +60,9 @@ func TestFC32CreateOutlastsLease(t *testing.T) {
 			}
 			if c.beats {
 				took[c.pollers] = time.Since(started)
+			}
+			if !c.beats && again.Load() == 0 {
+				t.Error("nothing was delivered again")
 			}
 			creates := map[string]int{}
 			for _, r := range h.Sim.Requests(simulator.Filter{Call: simulator.Create}) {

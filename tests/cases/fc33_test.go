@@ -38,14 +38,23 @@ func TestFC33DependencyFails(t *testing.T) {
 	} {
 		variant(t, c.name, func(t *testing.T) {
 			var from time.Time // when the outage began
+			hit := 0           // touches of the store that failed
 			var mu sync.Mutex
-			out := func(begin bool) bool {
+			begin := func() {
 				mu.Lock()
 				defer mu.Unlock()
-				if begin && from.IsZero() {
+				if from.IsZero() {
 					from = time.Now()
 				}
-				return !from.IsZero() && time.Since(from) < outage
+			}
+			out := func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				fails := !from.IsZero() && time.Since(from) < outage
+				if fails {
+					hit++
+				}
+				return fails
 			}
 			var armed atomic.Bool
 			through := func(store journal.Store) journal.Store {
@@ -53,21 +62,21 @@ func TestFC33DependencyFails(t *testing.T) {
 				switch {
 				case c.stream == "":
 					k.touch = func(context.Context) error {
-						if out(false) {
+						if out() {
 							return c.err
 						}
 						return nil
 					}
 				case c.lands:
 					k.stored = func(s journal.Stream, _ journal.Outgoing) error {
-						if s == c.stream && out(false) {
+						if s == c.stream && out() {
 							return c.err
 						}
 						return nil
 					}
 				default:
 					k.publish = func(_ context.Context, s journal.Stream, _ journal.Outgoing) error {
-						if s == c.stream && out(false) {
+						if s == c.stream && out() {
 							return c.err
 						}
 						return nil
@@ -79,9 +88,9 @@ func TestFC33DependencyFails(t *testing.T) {
 			o := harness.Options{
 				Pollers: 2, Log: slog.New(slog.NewTextHandler(log, nil)),
 				ThroughPoller: func(_ string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller) {
-					inner := delivering{store, func() {
+					inner := delivering{store, func([]journal.Delivery) {
 						if armed.Load() {
-							out(true)
+							begin()
 						}
 					}}
 					if c.whole {
@@ -105,9 +114,12 @@ func TestFC33DependencyFails(t *testing.T) {
 			}
 			time.Sleep(outage + time.Second)
 			mu.Lock()
-			began := !from.IsZero()
+			began, hits := !from.IsZero(), hit
 			mu.Unlock()
 			want(t, "the outage happened", began, true)
+			if hits == 0 {
+				t.Error("nothing failed during the outage")
+			}
 			for _, id := range ids {
 				op, err := h.Client.Get(t.Context(), id)
 				if err != nil {
@@ -143,10 +155,10 @@ func submitted(t *testing.T, h *harness.House, key, params string) string {
 	}
 }
 
-// delivering tells when a wake-up was handed out.
+// delivering tells which wake-ups are handed out.
 type delivering struct {
 	journal.Store
-	delivered func()
+	delivered func([]journal.Delivery)
 }
 
 func (d delivering) Queue(ctx context.Context, c journal.QueueConfig) (journal.Queue, error) {
@@ -156,13 +168,13 @@ func (d delivering) Queue(ctx context.Context, c journal.QueueConfig) (journal.Q
 
 type deliveringQueue struct {
 	journal.Queue
-	delivered func()
+	delivered func([]journal.Delivery)
 }
 
 func (q deliveringQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]journal.Delivery, error) {
 	list, err := q.Queue.Fetch(ctx, limit, wait)
 	if len(list) > 0 {
-		q.delivered()
+		q.delivered(list)
 	}
 	return list, err
 }
