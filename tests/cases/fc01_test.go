@@ -98,9 +98,14 @@ func twenty(t *testing.T, h *harness.House, provider string) {
 		}
 		ids = append(ids, a.op.ID)
 	}
-	owner := map[string]string{}
+	owner, unknown := map[string]string{}, 0
 	for _, id := range ids {
 		op := h.Wait(id, 10*time.Minute, "succeeded")
+		for _, e := range facts(h, id, "create.answered") {
+			if e.To == "create_unknown" {
+				unknown++
+			}
+		}
 		if op.Job == nil || owner[op.Job.ID] != "" {
 			t.Fatalf("%s has job %+v, which also belongs to %s", id, op.Job, owner[op.Job.ID])
 		}
@@ -111,6 +116,9 @@ func twenty(t *testing.T, h *harness.House, provider string) {
 		if owner[job.ID] == "" {
 			t.Errorf("job %s belongs to no operation", job.ID)
 		}
+	}
+	if unknown != 10 {
+		t.Errorf("%d of the creates left their outcome unknown, want the 10 that were answered late", unknown)
 	}
 	keptPromises(t, h, ids...)
 }

@@ -33,7 +33,11 @@ func TestFC08RetryAfterBeyondAllBounds(t *testing.T) {
 						t.Fatalf("the next look is at %v, it is %s", now.NextLook, time.Now())
 					}
 				}
-				for i, gap := range gaps(h.Sim.Requests(simulator.Filter{Call: simulator.Status})) {
+				waits := gaps(h.Sim.Requests(simulator.Filter{Call: simulator.Status}))
+				if len(waits) != 5 {
+					t.Errorf("%d waits until the deadline, want 5", len(waits))
+				}
+				for i, gap := range waits {
 					if gap < most || gap > most+time.Second {
 						t.Errorf("wait %d is %s, want the cap %s", i+1, gap, most)
 					}

@@ -108,6 +108,9 @@ func TestFC13WordsOutsideTheList(t *testing.T) {
 				op := h.Submit("words", "example", params("words"))
 				time.Sleep(3 * time.Second)
 				now, err := h.Client.Get(t.Context(), op.ID)
+				if n := h.Sim.Count(simulator.Filter{Call: simulator.Status}); n == 0 {
+					t.Errorf("the word %.40q was not read", word)
+				}
 				if err != nil || now.Done || now.Terminal {
 					t.Errorf("after the word %.40q: state %s, done %t, error %v", word, now.State, now.Done, err)
 				}

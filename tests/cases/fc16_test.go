@@ -33,6 +33,7 @@ func TestFC16Unauthorised(t *testing.T) {
 		if !shown {
 			t.Error("the problem was never visible on the operation")
 		}
+		refused(t, h, op.ID, "401")
 		h.SetSecret("HARNESS_TOKEN", "fresh-token")
 		op = h.Wait(op.ID, 2*time.Minute)
 		want(t, "state", op.State, "succeeded")
@@ -93,7 +94,22 @@ func TestFC16Unauthorised(t *testing.T) {
 			t.Fatal("no problem is shown")
 		}
 		want(t, "why", op.Problem.Class, "unauthorized")
+		refused(t, h, op.ID, "403")
 		want(t, "terminal", op.Terminal, false)
 		invariants(t, h, op.ID)
 	})
+}
+
+// refused checks that the reads that failed are in the history, all with the
+// status, and that there were several.
+func refused(t *testing.T, h *harness.House, id, status string) {
+	t.Helper()
+	failed := factsOf(h, id, "observation.failed")
+	if len(failed) < 3 {
+		t.Errorf("%d reads were refused, want more\n%s", len(failed), h.Story(id))
+	}
+	for _, e := range failed {
+		want(t, "status of the refused read", e.Fields["status"], status)
+		want(t, "class of the refused read", e.Fields["class"], "unauthorized")
+	}
 }

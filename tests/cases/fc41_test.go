@@ -30,15 +30,21 @@ func TestFC41Numbers(t *testing.T) {
 
 		const id = "9007199254740993"
 		reads := h.Sim.Requests(simulator.Filter{Call: simulator.Status})
+		if len(reads) == 0 {
+			t.Error("no status read")
+		}
 		for _, r := range reads {
 			want(t, "status URL", r.Path, "/example/v1/jobs/"+id)
 		}
 		want(t, "job id", op.Job.ID, id)
-		for _, e := range factsOf(h, op.ID, "create.answered") {
-			want(t, "job id in the history", e.Fields["job_id"], id)
-		}
-		for _, e := range factsOf(h, op.ID, "job.observed") {
-			want(t, "job id in the history", e.Fields["job_id"], id)
+		for _, name := range []string{"create.answered", "job.observed"} {
+			list := factsOf(h, op.ID, name)
+			if len(list) == 0 {
+				t.Errorf("no %s in the history", name)
+			}
+			for _, e := range list {
+				want(t, "job id in the history", e.Fields["job_id"], id)
+			}
 		}
 		creates := h.Sim.Requests(simulator.Filter{Call: simulator.Create})
 		want(t, "creates", len(creates), 1)
