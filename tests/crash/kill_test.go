@@ -38,7 +38,7 @@ var built program
 func (p *program) build(t *testing.T) string {
 	t.Helper()
 	p.once.Do(func() {
-		if p.dir, p.err = os.MkdirTemp("", "counterfoil-crash-"); p.err != nil {
+		if p.dir, p.err = os.MkdirTemp("", "counterfoil-crash-"); p.err != nil { //nolint:usetesting // it outlives the test that needs it first
 			return
 		}
 		p.path = filepath.Join(p.dir, "counterfoil")
