@@ -28,12 +28,14 @@ func TestFC33DependencyFails(t *testing.T) {
 		whole  bool // for the whole service, not the pollers alone
 		err    error
 		lands  bool // what is stored lands, only the answer is lost
+		reads  bool // reads fail, and all else works: also giving a lease back
 	}{
 		{name: "store of the pollers", err: errCut},
 		{name: "ledger takes nothing", stream: journal.Ledger, err: errCut},
 		{name: "ledger does not answer", stream: journal.Ledger, err: journal.ErrUnanswered, lands: true},
 		{name: "payloads take nothing", stream: journal.Payloads, err: errCut},
 		{name: "index takes nothing", stream: journal.Index, err: errCut},
+		{name: "nothing can be read", err: errCut, reads: true},
 		{name: "store of all roles", err: errCut, whole: true},
 	} {
 		variant(t, c.name, func(t *testing.T) {
@@ -60,6 +62,13 @@ func TestFC33DependencyFails(t *testing.T) {
 			through := func(store journal.Store) journal.Store {
 				k := &hooks{}
 				switch {
+				case c.reads:
+					k.read = func() error {
+						if out() {
+							return c.err
+						}
+						return nil
+					}
 				case c.stream == "":
 					k.touch = func(context.Context) error {
 						if out() {
@@ -129,8 +138,9 @@ func TestFC33DependencyFails(t *testing.T) {
 					t.Errorf("%s is %s and nobody says when it goes on", id, op.State)
 				}
 			}
+			// By their leases, and not by the sweep that finds lost wake-ups after 5 min.
 			for _, id := range ids {
-				want(t, "state", await(h, id, 10*time.Minute, time.Second).State, "succeeded")
+				want(t, "state", await(h, id, 3*journal.LeaseTime, time.Second).State, "succeeded")
 			}
 			if text := log.String(); !strings.Contains(text, "level=WARN") && !strings.Contains(text, "level=ERROR") && !c.lands {
 				t.Errorf("the log says nothing of it:\n%s", text)

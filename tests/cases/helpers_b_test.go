@@ -207,6 +207,8 @@ var errCut = errors.New("cut off by the test")
 type hooks struct {
 	// touch is asked before everything.
 	touch func(ctx context.Context) error
+	// read is asked before anything is read of a stream.
+	read func() error
 	// publish is asked before a message is stored, stored after it was.
 	publish func(ctx context.Context, s journal.Stream, m journal.Outgoing) error
 	stored  func(s journal.Stream, m journal.Outgoing) error
@@ -219,6 +221,13 @@ func (k *hooks) before(ctx context.Context) error {
 		return nil
 	}
 	return k.touch(ctx)
+}
+
+func (k *hooks) beforeRead(ctx context.Context) error {
+	if err := k.before(ctx); err != nil || k.read == nil {
+		return err
+	}
+	return k.read()
 }
 
 // kind is the fact's type in a message of the ledger, "create.attempted.v1".
@@ -253,21 +262,21 @@ func (s hookedStore) Publish(ctx context.Context, stream journal.Stream, m journ
 }
 
 func (s hookedStore) Last(ctx context.Context, stream journal.Stream, subject string) (journal.Message, error) {
-	if err := s.k.before(ctx); err != nil {
+	if err := s.k.beforeRead(ctx); err != nil {
 		return journal.Message{}, err
 	}
 	return s.inner.Last(ctx, stream, subject)
 }
 
 func (s hookedStore) Next(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Message, error) {
-	if err := s.k.before(ctx); err != nil {
+	if err := s.k.beforeRead(ctx); err != nil {
 		return journal.Message{}, err
 	}
 	return s.inner.Next(ctx, stream, subject, from)
 }
 
 func (s hookedStore) Read(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Cursor, error) {
-	if err := s.k.before(ctx); err != nil {
+	if err := s.k.beforeRead(ctx); err != nil {
 		return nil, err
 	}
 	c, err := s.inner.Read(ctx, stream, subject, from)
