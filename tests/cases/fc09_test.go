@@ -10,16 +10,16 @@ import (
 	"github.com/counterfoil/counterfoil/tests/harness"
 )
 
-// The smallest base the contract language allows, and a cap that is not a
-// power of two times it.
+// The smallest base the contract language allows, and a cap that the doubled
+// base oversteps by nearly as much as it can: from 1280 ms to 2560.
 const (
 	smallestBackoff = 10 * time.Millisecond
-	cappedBackoff   = 2500 * time.Millisecond
+	cappedBackoff   = 1300 * time.Millisecond
 )
 
 func TestFC09BackoffGrowsToItsCap(t *testing.T) {
 	const name = "impatient"
-	contract := builtin(t, "example", name, "  backoff: 1s\n  backoff_max: 1m\n", "  backoff: 10ms\n  backoff_max: 2500ms\n")
+	contract := builtin(t, "example", name, "  backoff: 1s\n  backoff_max: 1m\n", "  backoff: 10ms\n  backoff_max: 1300ms\n")
 	inHouse(t, harness.Options{Contracts: map[string]string{name + ".yaml": contract}}, func(t *testing.T, h *harness.House) {
 		h.Mount(simulator.Example, name, simulator.Options{}, simulator.On(simulator.Status, simulator.FirstOfJob(120), simulator.Reply(503)))
 		op := h.Submit("patience", name, params("patience"))
