@@ -55,6 +55,30 @@ func TestFC19CancelBeforeID(t *testing.T) {
 		want(t, "creates", h.Sim.Count(simulator.Filter{Call: simulator.Create}), 1)
 	})
 
+	variant(t, "the answer is lost", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Plan{Steps: []simulator.Step{{State: "running"}}}},
+			simulator.On(simulator.Create, simulator.Nth(1), simulator.DelayAfter(3*time.Second), simulator.DropAnswer{}))
+		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
+			Provider: "example", Params: []byte(`{"n":1}`), Deadlines: &client.Deadlines{Create: "1m30s"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if _, err := h.Client.Cancel(t.Context(), op.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		op = await(h, op.ID, 5*time.Minute, time.Second)
+		want(t, "state", op.State, "quarantined")
+		want(t, "kind", op.Quarantine, "unknown")
+		if op.Cancel == nil || !op.Cancel.Wished {
+			t.Errorf("the wish is not shown: %s", op.Raw)
+		}
+		want(t, "creates by automation", h.Sim.Count(simulator.Filter{Call: simulator.Create}), 1)
+		invariants(t, h, op.ID)
+	})
+
 	variant(t, "restart, with a look-up", func(t *testing.T) {
 		h := harness.New(t, harness.Options{})
 		op := cancelEarly(t, h, "example-lookup")
