@@ -198,7 +198,15 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 	// From here on the connection is watched for the caller's leaving, and the
 	// server's limit on reading must not be taken for it.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every writer has one
-	a, err := route.handle(c.r.Context(), c)
+	ctx := c.r.Context()
+	if route.method == http.MethodPost {
+		// A store that does not answer is tried for as long as ctx lives. The
+		// caller repeats with the same key, which is safe.
+		limited, stop := context.WithTimeout(ctx, storeTime)
+		defer stop()
+		ctx = limited
+	}
+	a, err := route.handle(ctx, c)
 	if err != nil {
 		return err
 	}

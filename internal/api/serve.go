@@ -19,6 +19,7 @@ const (
 	writeTime  = 90 * time.Second
 	idleTime   = 2 * time.Minute
 	resultTime = 10 * time.Minute // to send one result
+	storeTime  = 20 * time.Second // for what a POST stores
 	graceTime  = 10 * time.Second // for requests under way when the server stops
 	headerSize = 32 << 10         // bytes
 )
