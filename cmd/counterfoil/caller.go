@@ -92,13 +92,14 @@ func (a *app) show(op client.Operation) error {
 	}
 	line("after a lost answer", "%s", op.Guarantee.Words)
 	if op.Job != nil && op.Job.ID != "" {
-		line("job", "%s, provider says %q", op.Job.ID, op.Job.RemoteState)
+		line("job", "%s", op.Job.ID+saying(op.Job))
 	}
 	if c := op.Cancel; c != nil && c.Wished {
-		line("cancel", "wished%s%s", when(!c.Possible, ", not possible"), when(c.TooLate, ", too late"))
+		line("cancel", "wished%s%s%s", when(!c.Possible && !op.Terminal, ", not possible"), when(c.TooLate, ", too late"),
+			when(op.State == "cancelled", ", confirmed"))
 	}
 	if p := op.Problem; p != nil && (p.Code != "" || p.Message != "") {
-		line("problem", "%s %s", p.Code, p.Message)
+		line("problem", "%s", trouble(p))
 	}
 	if r := op.Result; r != nil && r.SHA256 != "" {
 		line("result", "%d bytes of %s, sha256 %s", r.Size, r.MediaType, r.SHA256)
@@ -116,6 +117,22 @@ func (a *app) show(op client.Operation) error {
 		line("allowed", "%s %s", action.Action, strings.Join(action.Decisions, " "))
 	}
 	return w.Flush()
+}
+
+// saying is the provider's own word for a job's state, if it has said one.
+func saying(j *client.Job) string {
+	if j.RemoteState == "" {
+		return ", the provider has said nothing yet"
+	}
+	return fmt.Sprintf(", the provider says %q", j.RemoteState)
+}
+
+// trouble names a problem once, where its message begins with its code.
+func trouble(p *client.ProviderProblem) string {
+	if p.Code == "" || strings.HasPrefix(p.Message, p.Code) {
+		return p.Message
+	}
+	return strings.TrimSpace(p.Code + " " + p.Message)
 }
 
 func when(yes bool, text string) string {
@@ -341,6 +358,7 @@ func (a *app) watchCommand() *cobra.Command {
 
 func (a *app) watch(ctx context.Context, c *client.Client, id string) error {
 	var last client.Operation
+	shown := ""
 	enc := json.NewEncoder(a.stdout)
 	for op, err := range c.Watch(ctx, id) {
 		if ctx.Err() != nil {
@@ -356,11 +374,21 @@ func (a *app) watch(ctx context.Context, c *client.Client, id string) error {
 			}
 			continue
 		}
-		job := ""
+		line := op.ID + "  " + stateOf(op)
 		if op.Job != nil && op.Job.ID != "" {
-			job = fmt.Sprintf("  job %s says %q", op.Job.ID, op.Job.RemoteState)
+			line += "  job " + op.Job.ID + saying(op.Job)
 		}
-		fmt.Fprintf(a.stdout, "%s  %s  %s%s\n", time.Now().UTC().Format("15:04:05.000"), op.ID, stateOf(op), job)
+		if strings.HasPrefix(op.Because, "deferred") {
+			line += "  " + op.Because
+		}
+		if p := op.Problem; p != nil && (p.Code != "" || p.Message != "") {
+			line += "  problem: " + trouble(p)
+		}
+		if line == shown {
+			continue // what changed is not worth a line
+		}
+		shown = line
+		fmt.Fprintf(a.stdout, "%s  %s\n", time.Now().UTC().Format("15:04:05.000"), line)
 	}
 	return outcome(last)
 }

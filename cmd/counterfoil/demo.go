@@ -199,12 +199,19 @@ func (a *app) demo(ctx context.Context, data string, leave bool) (err error) {
 	limited, give := context.WithTimeout(ctx, 3*time.Minute)
 	defer give()
 	wrong, err := d.run(limited, list, held)
+	if ctx.Err() != nil {
+		fmt.Fprintln(a.stderr, "counterfoil: interrupted before the summary")
+		return ended(exitInterrupted)
+	}
 	if err != nil {
 		return fmt.Errorf("demonstration: %w", err)
 	}
 	failed, err := d.summary(limited, a, wrong)
 	if err != nil {
 		return err
+	}
+	if leave && data != "" {
+		fmt.Fprintf(a.stdout, "data kept in %s, API key %s\n", data, s.bearer)
 	}
 	if !leave {
 		fmt.Fprintf(a.stdout, `

@@ -48,7 +48,7 @@ const (
 	exitAbandoned   = 12  // the operation was abandoned
 	exitStopped     = 13  // the operation waits for a decision
 	exitNotYet      = 14  // the operation goes on
-	exitInterrupted = 130 // a second signal
+	exitInterrupted = 130 // interrupted before the work was done
 )
 
 const exitCodesText = `Exit codes:
@@ -62,7 +62,7 @@ const exitCodesText = `Exit codes:
    12  the operation was abandoned
    13  the operation is stopped and waits for a decision
    14  the operation goes on (watch was interrupted, or its result is not there yet)
-  130  interrupted twice
+  130  interrupted before the work was done
 `
 
 // coded is an error with an exit code and a hint for the user.

@@ -81,6 +81,9 @@ func (a *app) serve(ctx context.Context, o options) error {
 	if l.newKey != "" {
 		fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
 	}
+	for _, p := range l.service.Providers() {
+		log.Info("provider", "name", p.Name, "guarantee", string(p.Guarantee), "account", p.Account, "unusable", p.Unusable)
+	}
 	err = l.service.Run(ctx, func() {
 		fmt.Fprintf(a.stdout, "ready on http://%s\n", l.listener.Addr())
 	})
@@ -255,6 +258,9 @@ func (o options) accounts() (map[string]poller.Account, map[string]string, error
 		each("--base-url", o.BaseURLs, func(name, value string) {
 			if _, err := httprule.Origin(value); err != nil {
 				wrong = errors.Join(wrong, usage("--base-url of %s: %w", name, err))
+			}
+			if strings.HasPrefix(strings.ToLower(value), "http:") && !o.AllowHTTP {
+				wrong = errors.Join(wrong, usage("--base-url of %s is plain http, where a credential can be read on the way: give --allow-http if that is meant", name))
 			}
 			account := accounts[name]
 			account.BaseURL = value

@@ -117,6 +117,18 @@ func (c *Catalogue) HasAccount(provider, account string) bool {
 	return ok || account == DefaultAccount
 }
 
+// Accounts lists the accounts an operation of the provider may name.
+func (c *Catalogue) Accounts(provider string) []string {
+	list := []string{DefaultAccount}
+	for name := range c.accounts {
+		if account, ok := strings.CutPrefix(name, provider+"/"); ok && account != DefaultAccount {
+			list = append(list, account)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
 // DefaultAccount is the account of an operation that names none.
 const DefaultAccount = "default"
 

@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/api"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -186,6 +187,40 @@ func (s *Service) RunDoors(ctx context.Context) error {
 
 func journalOver(store journal.Store, clock Clock, g journal.Generation) *journal.Journal {
 	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID, Generation: g})
+}
+
+// Provider is what can be said of one provider and account before anything is
+// asked of it.
+type Provider struct {
+	Name      string
+	Account   string
+	Guarantee events.Guarantee
+	Unusable  string // why its calls will not leave; "" if nothing is known
+}
+
+// Providers lists the configured ones by name, each with its default account
+// and those that were configured beside it.
+func (s *Service) Providers() []Provider {
+	var list []Provider
+	for _, name := range s.catalogue.Providers() {
+		c, _ := s.catalogue.Current(name)
+		for _, account := range s.catalogue.Accounts(name) {
+			p := Provider{Name: name, Account: account, Guarantee: c.Guarantee()}
+			a, _ := s.catalogue.Account(name, account) // it has no other error than none
+			base := c.BaseURL
+			if a.BaseURL != "" {
+				base = a.BaseURL
+			}
+			switch {
+			case strings.HasPrefix(strings.ToLower(base), "http:") && !s.cfg.AllowHTTP:
+				p.Unusable = "its base URL is plain http: give --allow-http, or another with --base-url"
+			case c.Credential.Place != contract.PlaceNone && a.Credential == "":
+				p.Unusable = "no credential is configured: give one with --credential"
+			}
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // Journal is the service's journal.

@@ -62,7 +62,7 @@ func dropped(t *testing.T, h *harness.House, key, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(10 * time.Second) // it is answered by now
+	time.Sleep(11 * time.Second) // it is answered by now, and no read is due at this moment
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
