@@ -17,7 +17,7 @@ BENCH       ?= .
 FIND = find . \( -name testdata -o -name '.?*' -o -name '_*' -o -path ./tools \) -prune -o -name '*.go' -print
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt-check fmt vet staticcheck lint arch race mod test fuzz simulate mutants demo drill bench deadcode
+.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test fuzz simulate mutants demo drill bench deadcode
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,8 +45,14 @@ arch: ## levels, purity and the other laws of tests/architecture
 
 # Packages that start goroutines or guard something against them, in their code
 # or in their tests. Computed, so that a new one cannot be forgotten.
-race: ## the race detector on every package with goroutines, in short form
-	@packages=$$($(FIND) | xargs grep -lE '^[[:space:]]*go (func|[A-Za-z_])|\.Go\(|"sync(/atomic)?"' | xargs -r -n1 dirname | sort -u); \
+# The field cases and the crash tests take minutes under the detector and run the
+# same roles as tests/harness and tests/simulation: they are in race-all alone.
+race: SLOW = -e tests/cases -e tests/crash
+race: ## the race detector on every package with goroutines but the slow ones, in short form
+race-all: SLOW = -e nothing-is-left-out
+race-all: ## the race detector on every package with goroutines, in short form
+race race-all:
+	@packages=$$($(FIND) | xargs grep -lE '^[[:space:]]*go (func|[A-Za-z_])|\.Go\(|"sync(/atomic)?"' | xargs -r -n1 dirname | sort -u | grep -v $(SLOW)); \
 	test -n "$$packages" || { echo "no package with goroutines found" >&2; exit 1; }; \
 	set -x; $(GO) test -race -short -shuffle=on $$packages
 
