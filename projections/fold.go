@@ -377,6 +377,7 @@ func (f *folding) keepTime() {
 		f.retryAt(fact.RetryAt)
 		f.settlePrompt(fact.AsOf)
 	case *events.LookupAnswered:
+		f.seenCandidates(fact)
 		s.Pace.LastLookup = at
 		s.Pace.Lookups++
 		if fact.Outcome != events.LookupFailed { // a failed one has looked at nothing

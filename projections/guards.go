@@ -265,6 +265,25 @@ func (f *folding) candidates() []string {
 	return list
 }
 
+// seenCandidates keeps what a look-up named while nobody knows our job, however
+// late its answer is: whoever decides must see it. Only row 11 takes a newer
+// list for the whole truth.
+func (f *folding) seenCandidates(l *events.LookupAnswered) {
+	s := f.s
+	if l.Outcome != events.LookupFound || s.Job.ID != "" || s.Creates.Unresolved() == 0 || s.Phase.Terminal() {
+		return
+	}
+	for _, j := range l.Jobs {
+		ours := !j.Exact && (j.Claim == "" || j.Claim == events.ClaimOwn)
+		if ours && len(s.Candidates) < mostCandidates && !slices.Contains(s.Candidates, j.ID) {
+			s.Candidates = append(s.Candidates, j.ID)
+		}
+	}
+}
+
+// mostCandidates bounds what a state carries of look-ups that find too much.
+const mostCandidates = 200
+
 // provedAbsent is the guard of row 12: everything that could still make a job
 // appear is over, and the author knew all of it.
 func (f *folding) provedAbsent() bool {
