@@ -198,3 +198,26 @@ func TestCatalogue(t *testing.T) {
 		}
 	})
 }
+
+// What is said of an account is filled up with what is said of its provider, so
+// that an address for all accounts is not lost to a credential for one.
+func TestAccountIsFilledFromItsProvider(t *testing.T) {
+	kept := &store{kept: map[events.Digest][]byte{}}
+	c, err := wire.NewCatalogue(t.Context(), kept, nil, nil, map[string]poller.Account{
+		"p":   {BaseURL: "https://all.test", Credential: "env:ALL"},
+		"p/a": {Credential: "env:A"},
+		"p/b": {BaseURL: "https://b.test"},
+	}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for account, want := range map[string]poller.Account{
+		"a": {BaseURL: "https://all.test", Credential: "env:A"},
+		"b": {BaseURL: "https://b.test", Credential: "env:ALL"},
+		"c": {BaseURL: "https://all.test", Credential: "env:ALL"},
+	} {
+		if got, err := c.Account("p", account); err != nil || got != want {
+			t.Errorf("account %s is %+v, %v, want %+v", account, got, err, want)
+		}
+	}
+}

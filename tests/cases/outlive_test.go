@@ -1,6 +1,7 @@
 package cases_test
 
 import (
+	"context"
 	"io/fs"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/contracts"
+	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
 )
@@ -58,5 +60,67 @@ func TestProvedDeathAsksAtOnce(t *testing.T) {
 		if got.Quarantine != "unknown" {
 			t.Errorf("quarantined as %q, want unknown\n%s", got.Quarantine, h.Story(op.ID))
 		}
+	})
+}
+
+// An answer in hand is stored however long the store takes to come back: it is
+// the only word there is of a job under ask_after_loss.
+func TestAnswerOutlastsStoreTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var from, until time.Time
+		refused := 0
+		h := harness.New(t, harness.Options{Through: func(s journal.Store) journal.Store {
+			return hookedStore{&hooks{publish: func(_ context.Context, stream journal.Stream, m journal.Outgoing) error {
+				if kind := m.Header["ce-type"]; stream != journal.Ledger || len(kind) != 1 || !strings.Contains(kind[0], "create.answered") {
+					return nil
+				}
+				if from.IsZero() {
+					from = time.Now()
+					until = from.Add(45 * time.Second)
+				}
+				if time.Now().Before(until) {
+					refused++
+					return journal.ErrUnanswered
+				}
+				return nil
+			}}, s}
+		}})
+		h.Mount(simulator.ExampleAsk, "example-ask", simulator.Options{})
+		op := h.Submit("k", "example-ask", `{"n": 1}`)
+		h.Wait(op.ID, 10*time.Minute, "succeeded")
+		if refused == 0 {
+			t.Error("the store was never in trouble")
+		}
+		if n := len(h.Sim.Jobs()); n != 1 {
+			t.Errorf("%d jobs, want 1", n)
+		}
+	})
+}
+
+// A job that says the same at every poll does not fill the disk.
+func TestPollsThatSayNothingNewAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		payloads := 0
+		h := harness.New(t, harness.Options{Through: func(s journal.Store) journal.Store {
+			return hookedStore{&hooks{stored: func(stream journal.Stream, _ journal.Outgoing) error {
+				if stream == journal.Payloads {
+					payloads++
+				}
+				return nil
+			}}, s}
+		}})
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(2*time.Minute, "running", "succeeded")},
+			simulator.On(simulator.Status, simulator.Always(), simulator.HugeMessage(20_000)))
+		op := h.Submit("k", "example", `{"n": 1}`)
+		h.Wait(op.ID, time.Minute, "observing")
+		before := payloads
+		time.Sleep(90 * time.Second)
+		if reads := h.Sim.Count(simulator.Filter{Call: simulator.Status}); reads < 10 {
+			t.Fatalf("%d status reads, want many", reads)
+		}
+		if payloads > before+1 {
+			t.Errorf("%d bodies were kept that say nothing new", payloads-before)
+		}
+		h.Wait(op.ID, 10*time.Minute, "succeeded")
 	})
 }
