@@ -109,8 +109,11 @@ func TestPollsThatSayNothingNewAreNotKept(t *testing.T) {
 				return nil
 			}}, s}
 		}})
-		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(2*time.Minute, "running", "succeeded")},
-			simulator.On(simulator.Status, simulator.Always(), simulator.HugeMessage(20_000)))
+		var rules []simulator.Rule
+		for n := range 100 { // another body each time
+			rules = append(rules, simulator.On(simulator.Status, simulator.Nth(n+1), simulator.HugeMessage(20_000+n)))
+		}
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(2*time.Minute, "running", "succeeded")}, rules...)
 		op := h.Submit("k", "example", `{"n": 1}`)
 		h.Wait(op.ID, time.Minute, "observing")
 		before := payloads
