@@ -112,6 +112,10 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 			bad("succeeded by it")
 		}
 	}
+	// Rule 8: a quarantine is explained. That evidence ends it is TestQuarantineEndsOnEvidence.
+	if after.Phase == PhaseQuarantined && (after.Quarantine == "" || after.Reason == "" || after.WaitingFor == "" || after.Because == "") {
+		bad("quarantined without a kind, a reason or what it waits for: %q %q %q %q", after.Quarantine, after.Reason, after.WaitingFor, after.Because)
+	}
 	// Rule 2.
 	if entered && after.Phase == PhaseCancelled {
 		o, read := fact.(*events.JobObserved)
@@ -524,5 +528,53 @@ func FuzzFold(f *testing.F) {
 			l.append(e)
 		}
 		c.end(l)
+	})
+}
+
+// Rule 8: whatever came between, positive evidence of the one job ends a
+// quarantine over an unknown create.
+func TestQuarantineEndsOnEvidence(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLedger()
+		intent := drawIntent(t)
+		intent.NeedsApproval, intent.Adopt = false, ""
+		intent.Promises = events.Promises{Guarantee: events.AskAfterLoss, Cancels: rapid.Bool().Draw(t, "cancels"), HasResult: true}
+		intent.Deadlines = events.Deadlines{Create: time.Hour, Result: 2 * time.Hour, Cancel: time.Hour, Collect: time.Hour}
+		now := epoch
+		l.fold(now, intent)
+		l.fold(now, &events.CreateAttempted{Attempt: events.Attempt{Number: 1, NotAfter: now.Add(time.Second), Timeout: time.Second, Owner: "w"}})
+		l.fold(now, &events.CreateAnswered{Attempt: 1, Outcome: events.CreateAmbiguous, Call: events.Call{AsOf: l.seq, Class: events.ErrorTimeout}})
+		if l.s.Phase != PhaseQuarantined || l.s.Quarantine != QuarantineUnknown || l.s.Reason == "" || l.s.Because == "" || l.s.WaitingFor == "" {
+			t.Fatalf("%s %q, because %q, waits for %q", l.s.Phase, l.s.Quarantine, l.s.Because, l.s.WaitingFor)
+		}
+		for range rapid.IntRange(0, 12).Draw(t, "between") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "seconds")) * time.Second)
+			call := events.Call{AsOf: l.seq, LeftAt: now, Class: events.ErrorServer}
+			l.fold(now, rapid.SampledFrom([]events.Fact{
+				&events.LookupAnswered{Outcome: events.LookupFailed, Call: call},
+				&events.LookupAnswered{Outcome: events.LookupAbsent, Call: call},
+				&events.LookupAnswered{Outcome: events.LookupFound, Jobs: []events.FoundJob{{ID: "perhaps"}}, Call: call},
+				&events.CancelRequested{Who: "alice"},
+				&events.OperationPaused{Who: "alice"},
+				&events.OperationResumed{Who: "alice"},
+				&events.WebhookReceived{EventID: "e"},
+				&events.DeadlinePassed{Which: events.DeadlineResult},
+			}).Draw(t, "fact"))
+		}
+		if l.s.Phase != PhaseQuarantined || l.s.Quarantine != QuarantineUnknown {
+			t.Fatalf("nothing was learnt and it is %s %q", l.s.Phase, l.s.Quarantine)
+		}
+		switch rapid.IntRange(0, 2).Draw(t, "evidence") {
+		case 0:
+			l.fold(now, &events.LookupAnswered{Outcome: events.LookupFound, Jobs: []events.FoundJob{{ID: "ours", Exact: true, Claim: events.ClaimOwn}}})
+		case 1:
+			l.fold(now, &events.CreateAnswered{Attempt: 1, Outcome: events.CreateAccepted, JobID: "ours", Claim: events.ClaimOwn})
+		case 2:
+			l.fold(now, &events.WebhookReceived{EventID: "named", JobID: "ours", Exact: true})
+			l.fold(now, &events.JobObserved{JobID: "ours", Claim: events.ClaimOwn, State: events.ClassRunning, Call: events.Call{AsOf: l.seq}})
+		}
+		if l.s.Phase == PhaseQuarantined || l.s.Job.ID != "ours" {
+			t.Fatalf("our job was named and it is %s %q with job %q", l.s.Phase, l.s.Quarantine, l.s.Job.ID)
+		}
 	})
 }

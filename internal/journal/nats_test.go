@@ -1,7 +1,10 @@
 package journal_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -170,6 +173,33 @@ func TestServerWithoutJetStreamIsRefused(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 	})
+}
+
+// A server of an older line says so in its first words; nothing is asked of it.
+func TestServerThatIsTooOldIsRefused(t *testing.T) {
+	for version, refused := range map[string]bool{"2.14.9": true, "1.99.0": true, "nonsense": true, "": true} {
+		dial := func() (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				defer func() { _ = theirs.Close() }()
+				if _, err := fmt.Fprintf(theirs, "INFO {\"server_id\":\"x\",\"version\":%q,\"headers\":true,\"max_payload\":8388608}\r\n", version); err != nil {
+					return
+				}
+				for lines := bufio.NewScanner(theirs); lines.Scan(); {
+					if lines.Text() == "PING" {
+						if _, err := io.WriteString(theirs, "PONG\r\n"); err != nil {
+							return
+						}
+					}
+				}
+			}()
+			return ours, nil
+		}
+		_, err := journal.Connect(t.Context(), journal.Config{Dial: dial, Replicas: 1})
+		if errors.Is(err, journal.ErrServerTooOld) != refused {
+			t.Errorf("version %q: %v", version, err)
+		}
+	}
 }
 
 func TestServerWithSmallMessagesIsRefused(t *testing.T) {
