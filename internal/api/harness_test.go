@@ -150,13 +150,13 @@ func (h *harness) over(store journal.Store) *harness {
 	h.journal = journal.New(journal.Options{Store: store, Now: h.clock.Now, Sleep: h.clock.Sleep, NewID: newID})
 	d := builtin(t)
 	h.service = ingest.New(ingest.Config{
-		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID, Log: log,
+		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
 		ClockDifference: h.skew,
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{
-		Journal: h.journal, Directory: d, Secrets: secrets, Clock: h.clock, Log: log, Source: "/webhooks/1",
+		Journal: h.journal, Directory: d, Secrets: secrets, Clock: h.clock, Source: "/webhooks/1",
 	})
 	path := filepath.Join(t.TempDir(), "keys")
 	random := rand.NewChaCha8([32]byte{1})

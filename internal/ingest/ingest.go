@@ -21,7 +21,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -71,7 +70,6 @@ type Config struct {
 	Directory Directory
 	Clock     Clock
 	NewID     func() string // for facts; random
-	Log       *slog.Logger
 
 	// Installation and Key are made at first start and kept outside the ledger,
 	// so that a lost ledger still gives the same ids and tokens.

@@ -159,7 +159,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 	}
 	s.ingest = ingest.New(ingest.Config{
-		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Log: cfg.Log,
+		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference,
 	})
