@@ -174,7 +174,7 @@ Try it: counterfoil demo`,
 		a.demoCommand(), a.serveCommand(),
 		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
 		a.cancelCommand(), a.decideCommand(), a.timelineCommand(),
-		a.drillCommand(), a.versionCommand(),
+		a.contractCommand(), a.drillCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText},
 	)
 	return root

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -325,85 +324,4 @@ func (c *Contract) Deadlines(want events.Deadlines) (events.Deadlines, error) {
 		*f.v = v
 	}
 	return want, nil
-}
-
-// Explain says in plain words what may be relied on, and what not.
-func (c *Contract) Explain() string {
-	var b strings.Builder
-	p := c.promises
-	fmt.Fprintf(&b, "%s: %s\n", c.Name, c.BaseURL)
-	if c.Title != "" {
-		fmt.Fprintf(&b, "%s\n", c.Title)
-	}
-	fmt.Fprintf(&b, "After a create whose answer was lost: %s", p.Guarantee)
-	switch p.Guarantee {
-	case events.Deduplicated:
-		window := "for ever"
-		if p.TokenWindow > 0 {
-			window = "for " + span(p.TokenWindow)
-		}
-		fmt.Fprintf(&b, " (%s).\n  The same request is sent again with the same token; the provider gives or names the first job %s.\n", window, window)
-		fmt.Fprintf(&b, "  This assumes that no process or network holds a request longer than %s.\n", span(c.settle))
-	case events.Recoverable:
-		fmt.Fprintf(&b, ".\n  A look-up by our reference tells whether the job exists, %s after the last request could still have left.\n", span(p.Settle))
-		fmt.Fprintf(&b, "  This assumes that no process or network holds a request longer than %s.\n", span(c.settle))
-	case events.AskAfterLoss:
-		b.WriteString(".\n  Nothing proves whether the job exists. The operation stops and asks, unless evidence turns up.\n")
-	}
-	switch {
-	case p.Lookup == events.LookupCandidates:
-		b.WriteString("Look-up: lists jobs that may be ours; none is adopted without a decision.\n")
-	case p.Lookup == events.LookupExact && !p.LookupConclusive:
-		b.WriteString("Look-up: a job it names is ours; finding none proves nothing.\n")
-	case p.Lookup == events.LookupExact:
-		b.WriteString("Look-up: a job it names is ours; finding none proves that there is none.\n")
-	default:
-		b.WriteString("Look-up: none.\n")
-	}
-	switch {
-	case c.Webhook == nil:
-		b.WriteString("Webhook: none.\n")
-	case p.WebhookNamesJob:
-		b.WriteString("Webhook: carries our reference; it makes us read sooner and proves nothing else.\n")
-	default:
-		b.WriteString("Webhook: names the job; it makes us read sooner and proves nothing else.\n")
-	}
-	switch {
-	case !p.Cancels:
-		b.WriteString("Cancel: the provider has none.\n")
-	case p.RepeatCancel:
-		b.WriteString("Cancel: a request; repeating it is safe. Cancelled is said only when the provider says so.\n")
-	default:
-		b.WriteString("Cancel: a request, sent once. Cancelled is said only when the provider says so.\n")
-	}
-	if p.GoneConfirmsCancel {
-		b.WriteString("  A job that is gone after a cancel counts as cancelled.\n")
-	}
-	switch c.ResultSource {
-	case ResultNone:
-		b.WriteString("Result: jobs have none.\n")
-	case ResultFromRequest, ResultFromStatus:
-		how := "a call of its own"
-		if c.ResultSource == ResultFromStatus {
-			how = "found through a fresh status read"
-		}
-		again := "reading it again is safe"
-		if !p.RepeatResult {
-			again = "it is read once"
-		}
-		fmt.Fprintf(&b, "Result: %s; %s; at most %d bytes.\n", how, again, c.Limits.Result)
-		if p.PartialResults {
-			b.WriteString("  Failed, expired and cancelled jobs may have output, which is fetched too.\n")
-		}
-	}
-	fmt.Fprintf(&b, "Job not found: counts as lost after %s at the earliest.\n", span(p.NotFoundGrace))
-	fmt.Fprintf(&b, "Pace: a read every %s, at most %s apart; one exchange takes at most %s; at most %d create requests.\n",
-		span(c.pacing.interval.fallback), span(c.pacing.pollMax.fallback), span(c.pacing.timeout.fallback), c.pacing.attempts)
-	for _, d := range []struct {
-		name string
-		b    bound
-	}{{"create", c.deadlines.create}, {"result", c.deadlines.result}, {"cancel", c.deadlines.cancel}, {"collect", c.deadlines.collect}} {
-		fmt.Fprintf(&b, "Deadline %s: %s unless asked otherwise, at most %s.\n", d.name, span(d.b.fallback), span(d.b.high))
-	}
-	return b.String()
 }
