@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -92,7 +93,7 @@ func (c *Contract) view(a Answer, in Inputs) view {
 	}
 	vars["status"], vars["headers"], vars["url"] = int64(a.Status), headers, a.URL
 	vars["body"] = map[string]any{}
-	v.empty = len(strings.TrimSpace(string(a.Body))) == 0
+	v.empty = len(bytes.TrimSpace(a.Body)) == 0
 	switch {
 	case v.empty || a.Truncated:
 		return v
@@ -116,7 +117,7 @@ func (c *Contract) view(a Answer, in Inputs) view {
 }
 
 func looksHTML(a Answer) bool {
-	return strings.HasPrefix(strings.TrimSpace(string(a.Body[:min(len(a.Body), 200)])), "<")
+	return bytes.HasPrefix(bytes.TrimSpace(a.Body[:min(len(a.Body), 200)]), []byte("<"))
 }
 
 func looksCut(err error) bool { return strings.Contains(err.Error(), "EOF") }
@@ -438,7 +439,10 @@ type StatusReading struct {
 	State        events.Class // our reading of it
 	ProviderTime time.Time
 	Progress     string
-	ResultURLs   []string // of a job that has ended; secrets, never to be stored
+	Results      []Link // of a job that has ended; secrets, never to be stored
+	// NoResult: the job has ended and the answer proves that it left nothing to
+	// collect. Set for no other job.
+	NoResult bool
 	// Failure.Class none: observed. Code and Message may then say why the job
 	// failed, and RetryAt when to come back.
 	Failure
@@ -446,7 +450,7 @@ type StatusReading struct {
 
 type statusRead struct {
 	shared
-	ok, jobID, state, class, updatedAt, progress *expression
+	ok, jobID, state, class, updatedAt, progress, noResult *expression
 }
 
 // ReadStatus reads a status answer. Trouble with reading is never the job's
@@ -504,24 +508,27 @@ func (c *Contract) ReadStatus(a Answer, in Inputs) StatusReading {
 	switch out.State {
 	case events.ClassSucceeded, events.ClassPartial, events.ClassFailed, events.ClassCancelled, events.ClassExpired:
 		if c.ResultSource == ResultFromStatus {
-			out.ResultURLs, err = c.links(v)
+			out.Results, err = c.links(v)
 			note(err)
 		}
+		// What cannot be evaluated proves nothing: the result is asked for.
+		out.NoResult, err = r.noResult.bool(v.vars)
+		note(err)
 	case events.ClassQueued, events.ClassRunning, events.ClassInputRequired, events.ClassUnknown:
 	}
 	return out
 }
 
-// links reads the links to result files.
-func (c *Contract) links(v view) ([]string, error) {
+// links reads the links to result files. One without a value is left out.
+func (c *Contract) links(v view) ([]Link, error) {
 	e := c.resultRead.links
-	items, err := e.list(v.vars)
+	names, values, err := e.pairs(v.vars)
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	for _, item := range items {
-		s, err := asText(item)
+	var out []Link
+	for i, value := range values {
+		s, err := asText(value)
 		if err != nil {
 			return nil, e.errorf("an item %s", err)
 		}
@@ -532,7 +539,7 @@ func (c *Contract) links(v view) ([]string, error) {
 		if err != nil {
 			return nil, e.errorf("%v", err)
 		}
-		out = append(out, link)
+		out = append(out, Link{URL: link, Name: names[i]})
 	}
 	return out, nil
 }
@@ -543,12 +550,24 @@ type LookupReading struct {
 	Jobs    []events.FoundJob    // without claims
 	Next    string               // to be given as Inputs.Page; "" for the last page
 	Failure
+
+	oldest time.Time // see Older
+}
+
+// Older says whether every job on the pages that follow was created before t,
+// so that a look-up for jobs made since t may stop here. It is true only if the
+// contract says that the list is newest first, every item of this page shows
+// when it was created, the page keeps that order, and its last item is older
+// than t. By how much clocks may differ is for the caller to take off t.
+func (r LookupReading) Older(t time.Time) bool {
+	return !r.oldest.IsZero() && r.oldest.Before(t)
 }
 
 type lookupRead struct {
 	shared
 	ok, absent, items, next, nextPage         *expression
 	jobID, statusURL, createdAt, exact, match *expression
+	newestFirst                               bool
 }
 
 // ReadLookup reads one page of a look-up. Items that do not carry our reference
@@ -575,8 +594,14 @@ func (c *Contract) ReadLookup(a Answer, in Inputs) LookupReading {
 	if err != nil {
 		return unreadable(err)
 	}
+	ordered := r.newestFirst
 	for _, item := range items {
 		v.vars["item"] = item
+		if ordered {
+			created, err := r.createdAt.time(v.vars)
+			ordered = err == nil && !created.IsZero() && (out.oldest.IsZero() || !created.After(out.oldest))
+			out.oldest = created
+		}
 		job, ours, err := c.found(v)
 		if err != nil {
 			return unreadable(err)
@@ -585,6 +610,9 @@ func (c *Contract) ReadLookup(a Answer, in Inputs) LookupReading {
 			out.Outcome = events.LookupFound
 			out.Jobs = append(out.Jobs, job)
 		}
+	}
+	if !ordered {
+		out.oldest = time.Time{}
 	}
 	if out.Next, err = c.nextPage(v); err != nil {
 		return unreadable(err)

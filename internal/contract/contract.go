@@ -16,7 +16,7 @@
 // Everything here is a pure function of its arguments: no clock, no network,
 // no state. A Contract is not changed after Parse and safe for concurrent use.
 //
-// Limits: request bodies are JSON; one call makes one job.
+// Limits: one call makes one job; what comes before it can be repeated safely.
 package contract
 
 import (
@@ -58,6 +58,7 @@ type Contract struct {
 	deadlines deadlines
 	second    string // what a second create with the same token does
 
+	prepares                               []preparation
 	create, status, lookup, cancel, result *call
 
 	errors     shared
@@ -319,7 +320,10 @@ func fold(word string) string {
 }
 
 func (p *parser) create(n *yaml.Node) {
-	s := p.d.section(n, "create", callFields...)
+	s := p.d.section(n, "create", append([]string{"prepare"}, callFields...)...)
+	if s.has("prepare") {
+		p.prepares(s.value["prepare"])
+	}
 	p.c.create = s.call(p.env.request, "POST")
 	if s.has("url") {
 		p.d.addf(s.value["url"], "create.url", "a create goes to a path of the contract, never to a link")
@@ -354,7 +358,7 @@ func (p *parser) status(n *yaml.Node) {
 		return
 	}
 	r := p.d.section(s.value["read"], "status.read", slices.Concat(sharedFields,
-		[]string{"ok", "job_id", "state", "class", "updated_at", "progress"})...)
+		[]string{"ok", "job_id", "state", "class", "updated_at", "progress", "no_result"})...)
 	env := p.env.answer
 	p.c.statusRead = statusRead{
 		shared:    p.shared(r, env),
@@ -364,12 +368,13 @@ func (p *parser) status(n *yaml.Node) {
 		class:     r.expression(env, "class", text),
 		updatedAt: r.expression(env, "updated_at", moment),
 		progress:  r.expression(env, "progress", text),
+		noResult:  r.expression(env, "no_result", boolean),
 	}
 	r.need("state", ": the provider's own word for the job's state")
 }
 
 func (p *parser) lookup(n *yaml.Node) {
-	s := p.d.section(n, "lookup", append([]string{"answers", "conclusive", "late"}, callFields...)...)
+	s := p.d.section(n, "lookup", append([]string{"answers", "conclusive", "late", "order"}, callFields...)...)
 	c := p.c
 	c.lookup = s.call(p.env.request, "GET")
 	if s.need("answers", ": exact if each job carries our reference, else candidates") {
@@ -400,6 +405,12 @@ func (p *parser) lookup(n *yaml.Node) {
 	r.need("job_id", ": the id of one item")
 	if r.has("next") && r.has("next_page") {
 		p.d.addf(r.value["next_page"], "lookup.read.next_page", "give next (a link) or next_page (a token), not both")
+	}
+	if s.has("order") {
+		c.lookupRead.newestFirst = s.oneOf("order", "newest_first") != ""
+		if !r.has("created_at") {
+			p.d.addf(s.value["order"], "lookup.order", "claims more than the contract backs: newest_first needs lookup.read.created_at, which tells the age of an item")
+		}
 	}
 	if r.has("next_page") && !c.lookup.uses("page") {
 		p.d.addf(r.value["next_page"], "lookup.read.next_page", "the request never uses page, so every page would be the first")
@@ -456,7 +467,7 @@ func (p *parser) result(n *yaml.Node) {
 		ok:             read.expression(env, "ok", boolean),
 		notReady:       read.expression(env, "not_ready", boolean),
 		expired:        read.expression(env, "expired", boolean),
-		links:          s.expression(env, "links", list),
+		links:          s.expression(env, "links", named),
 		checks:         p.checks(s, "checks"),
 		linkChecks:     p.checks(s, "link_checks"),
 		mediaTypes:     p.mediaTypes(s, "media_types"),

@@ -200,6 +200,7 @@ func TestTokens(t *testing.T) {
 	}
 	for name, sends := range map[string][2]bool{
 		"example": {true, true}, "example-lookup": {false, true}, "example-ask": {false, false}, "replicate": {false, false},
+		"openai-batches": {false, true}, "stripe-reporting": {true, false},
 	} {
 		token, ref := builtin(t, name).Identifiers(key, "op_1", fp)
 		if (token != "") != sends[0] || (ref != "") != sends[1] {

@@ -32,8 +32,11 @@ func (c *Contract) Explain() string {
 // Topics says in plain words what may be relied on, and what not, with the
 // times that hold where a caller asks for no others.
 func (c *Contract) Topics() []Topic {
-	return []Topic{
-		{c.Name, c.introduced()},
+	topics := []Topic{{c.Name, c.introduced()}}
+	if len(c.prepares) > 0 {
+		topics = append(topics, Topic{"Before a create", c.preparedFor()})
+	}
+	return append(topics, []Topic{
 		{"After a create whose answer was lost: " + string(c.promises.Guarantee), c.afterLoss()},
 		{"Look-up", c.lookedUp()},
 		{"Cancel", c.cancelled()},
@@ -47,7 +50,19 @@ func (c *Contract) Topics() []Topic {
 				span(c.pacing.backoff.fallback), span(c.pacing.backoffMax.fallback), c.pacing.attempts),
 		}},
 		{"Deadlines, unless a caller asks for others", c.deadlineWords()},
+	}...)
+}
+
+func (c *Contract) preparedFor() []string {
+	var lines []string
+	for _, k := range c.prepares {
+		line := k.name + ": " + k.call.String()
+		if k.when != nil {
+			line += ", where {" + k.when.source + "}"
+		}
+		lines = append(lines, line)
 	}
+	return append(lines, "None of these makes a job. One whose answer was lost is made again; what it left behind the first time is not removed.")
 }
 
 func (c *Contract) introduced() []string {

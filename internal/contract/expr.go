@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/counterfoil/counterfoil/internal/canonical"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 )
 
 const (
@@ -34,15 +36,18 @@ const (
 	text         // text or a number; absent if "", null or an empty optional
 	list         // a list of anything
 	moment       // a timestamp, RFC 3339 text, or whole seconds since 1970
+	named        // a list or a mapping
+	count        // a whole number of at least 0; absent as for text
 	anything
 )
 
 func (k kind) String() string {
-	return [...]string{"true or false", "text or a number", "a list", "a time", "a value"}[k]
+	return [...]string{"true or false", "text or a number", "a list", "a time", "a list or a mapping", "a whole number", "a value"}[k]
 }
 
 // scopes are the variables an expression may name.
 type scopes struct {
+	params  *cel.Env // looking at the caller's parameters alone
 	request *cel.Env // building a request
 	answer  *cel.Env // reading an answer: the request's and the answer's
 	item    *cel.Env // reading one item of a look-up
@@ -66,6 +71,19 @@ func newScopes() (*scopes, error) {
 			}))),
 		cel.Function("given", cel.Overload("given_dyn", []*cel.Type{cel.DynType}, cel.BoolType,
 			cel.UnaryBinding(func(v ref.Val) ref.Val { return types.Bool(given(v)) }))),
+		cel.Function("segment", cel.Overload("segment_dyn", []*cel.Type{cel.DynType}, cel.StringType,
+			cel.UnaryBinding(func(v ref.Val) ref.Val {
+				s, err := asText(v)
+				if err == nil && s == "" {
+					err = errors.New("is absent")
+				}
+				if err != nil {
+					return types.NewErr("segment(): the value %s", err)
+				}
+				return types.String(httprule.EscapeSegment(s))
+			}))),
+		cel.Function("echoes", cel.Overload("echoes_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType}, cel.BoolType,
+			cel.BinaryBinding(func(got, sent ref.Val) ref.Val { return types.Bool(echoes(got, sent)) }))),
 	)
 	if err != nil {
 		return nil, err
@@ -80,8 +98,8 @@ func newScopes() (*scopes, error) {
 		from *cel.Env
 		opts []cel.EnvOption
 	}{
-		{&s.request, base, []cel.EnvOption{
-			cel.Variable("params", cel.DynType),
+		{&s.params, base, []cel.EnvOption{cel.Variable("params", cel.DynType)}},
+		{&s.request, nil, []cel.EnvOption{
 			cel.Variable("last", cel.DynType),
 			cel.Variable("token", cel.StringType),
 			cel.Variable("client_reference", cel.StringType),
@@ -89,6 +107,7 @@ func newScopes() (*scopes, error) {
 			cel.Variable("job.id", cel.StringType),
 			cel.Variable("job.status_url", cel.StringType),
 			cel.Variable("page", cel.StringType),
+			cel.Variable("since", cel.OptionalType(cel.IntType)),
 		}},
 		{&s.answer, nil, append([]cel.EnvOption{
 			cel.Variable("status", cel.IntType),
@@ -99,6 +118,8 @@ func newScopes() (*scopes, error) {
 	} {
 		from := step.from
 		switch step.env {
+		case &s.request:
+			from = s.params
 		case &s.answer:
 			from = s.request
 		case &s.item:
@@ -233,6 +254,10 @@ func (k kind) accepts(t *cel.Type) bool {
 		return t.Kind() == types.ListKind
 	case moment:
 		return slices.Contains([]types.Kind{types.StringKind, types.IntKind, types.TimestampKind, types.NullTypeKind}, t.Kind())
+	case named:
+		return t.Kind() == types.ListKind || t.Kind() == types.MapKind
+	case count:
+		return slices.Contains([]types.Kind{types.IntKind, types.UintKind, types.NullTypeKind}, t.Kind())
 	case anything:
 		return true
 	}
@@ -285,6 +310,82 @@ func (e *expression) text(vars map[string]any) (string, error) {
 		return "", e.errorf("the value %s", err)
 	}
 	return s, nil
+}
+
+// number reads a whole number. ok is false for an absent one.
+func (e *expression) number(vars map[string]any) (n int64, ok bool, err error) {
+	v, err := e.eval(vars)
+	if err != nil || !given(v) {
+		return 0, false, err
+	}
+	if o, is := v.(*types.Optional); is {
+		v = o.GetValue()
+	}
+	switch v := v.(type) {
+	case types.Int:
+		n = int64(v)
+	case types.Uint:
+		n = int64(min(v, math.MaxInt64))
+	default:
+		return 0, false, e.errorf("gives %s, must give a whole number", v.Type().TypeName())
+	}
+	if n < 0 {
+		return 0, false, e.errorf("gives %d, must give a whole number of at least 0", n)
+	}
+	return n, true, nil
+}
+
+// pairs reads a list, with names "", or a mapping, in the order of its names. An
+// absent value is none.
+func (e *expression) pairs(vars map[string]any) (names []string, values []ref.Val, err error) {
+	if e == nil {
+		return nil, nil, nil
+	}
+	v, err := e.eval(vars)
+	if err != nil || !given(v) {
+		return nil, nil, err
+	}
+	if o, ok := v.(*types.Optional); ok {
+		v = o.GetValue()
+	}
+	var read func(k ref.Val) error
+	var it traits.Iterator
+	switch v := v.(type) {
+	case traits.Lister:
+		it = v.Iterator()
+		read = func(k ref.Val) error {
+			names, values = append(names, ""), append(values, k)
+			return nil
+		}
+	case traits.Mapper:
+		it = v.Iterator()
+		read = func(k ref.Val) error {
+			name, ok := k.(types.String)
+			if !ok || !validLinkName(string(name)) {
+				return e.errorf("a name must be 1 to 64 letters, digits, _, - and .")
+			}
+			at, _ := slices.BinarySearch(names, string(name))
+			names, values = slices.Insert(names, at, string(name)), slices.Insert(values, at, v.Get(k))
+			return nil
+		}
+	default:
+		return nil, nil, e.errorf("gives %s, must give %s", v.Type().TypeName(), named)
+	}
+	for it.HasNext() == types.True {
+		if len(values) == maxItems {
+			return nil, nil, e.errorf("more than %d items", maxItems)
+		}
+		if err := read(it.Next()); err != nil {
+			return nil, nil, err
+		}
+	}
+	return names, values, nil
+}
+
+func validLinkName(s string) bool {
+	return len(s) >= 1 && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.", r))
+	})
 }
 
 func (e *expression) list(vars map[string]any) ([]ref.Val, error) {

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 // subset of JSON Schema in spirit, not in letter.
 type Params struct {
 	Required   []string
+	OneOf      []string // exactly one of these has to be there; none: no such rule
 	Properties []Property
 	Closed     bool // members that are not named are refused
 }
@@ -29,7 +31,7 @@ type Property struct {
 // ParamError is one thing wrong with a caller's parameters.
 type ParamError struct {
 	Field   string // JSON pointer
-	Code    string // required, type, not_allowed, unknown, set_by_contract
+	Code    string // required, one_of, type, not_allowed, unknown, set_by_contract
 	Message string
 	Allowed []string
 }
@@ -40,9 +42,12 @@ func (p *parser) params(root section) {
 	if !root.has("params") {
 		return
 	}
-	s := p.d.section(root.value["params"], "params", "required", "properties", "closed")
+	s := p.d.section(root.value["params"], "params", "required", "one_of", "properties", "closed")
 	out := &p.c.Params
 	out.Required, out.Closed = s.texts("required"), s.flag("closed")
+	if out.OneOf = s.texts("one_of"); s.has("one_of") && len(out.OneOf) < 2 {
+		p.d.addf(s.value["one_of"], "params.one_of", "must name two or more parameters, of which a caller gives exactly one")
+	}
 	if !s.has("properties") {
 		return
 	}
@@ -82,7 +87,10 @@ func (c *Contract) CheckParams(params []byte) []ParamError {
 			add(name, "required", "is missing", nil)
 		}
 	}
-	var known []string
+	if n := countIn(members, c.Params.OneOf); len(c.Params.OneOf) > 0 && n != 1 {
+		list = append(list, ParamError{"", "one_of", fmt.Sprintf("%d of these are given; give exactly one", n), c.Params.OneOf})
+	}
+	known := slices.Clone(c.Params.OneOf)
 	for _, prop := range c.Params.Properties {
 		known = append(known, prop.Name)
 		raw, ok := members[prop.Name]
@@ -104,14 +112,70 @@ func (c *Contract) CheckParams(params []byte) []ParamError {
 			add(name, "unknown", "is not a parameter of this provider", known)
 		}
 	}
-	if c.create.body != nil && c.create.body.params {
-		for _, m := range c.create.body.set {
-			if _, err := find(params, jsontext.Pointer(pointerOf(m.pointer))); err == nil {
-				list = append(list, ParamError{pointerOf(m.pointer), "set_by_contract", "is set by the service itself", nil})
-			}
+	list = append(list, c.checkBody(params)...)
+	if len(list) > 0 {
+		return list
+	}
+	return c.checkPreparations(params)
+}
+
+func countIn(members map[string]jsontext.Value, names []string) (n int) {
+	for _, name := range names {
+		if _, ok := members[name]; ok {
+			n++
 		}
 	}
+	return n
+}
+
+// checkBody finds parameters that the create could not carry.
+func (c *Contract) checkBody(params []byte) (list []ParamError) {
+	body := c.create.body
+	if body == nil || !body.params {
+		return nil
+	}
+	for _, m := range body.set {
+		if slices.ContainsFunc(c.valueNames(), func(name string) bool { return m.value.uses["prepared."+name] }) {
+			continue // given by a preparation or, where none is needed, by the caller
+		}
+		if _, err := find(params, jsontext.Pointer(pointerOf(m.pointer))); err == nil {
+			list = append(list, ParamError{pointerOf(m.pointer), "set_by_contract", "is set by the service itself", nil})
+		}
+	}
+	if !body.form {
+		return list
+	}
+	left, err := dropMembers(params, body.drop)
+	if err == nil {
+		_, err = formBody(left)
+	}
+	var bad *formError
+	switch {
+	case errors.As(err, &bad):
+		list = append(list, ParamError{bad.pointer, "not_allowed", bad.message, nil})
+	case err != nil:
+		list = append(list, ParamError{"", "not_allowed", err.Error(), nil})
+	}
 	return list
+}
+
+// checkPreparations finds parameters no preparation could be made from, so that
+// they are refused while the caller listens.
+func (c *Contract) checkPreparations(params []byte) []ParamError {
+	list, err := c.needed(Inputs{Params: params})
+	if err != nil {
+		return []ParamError{{"", "not_allowed", cause(err), nil}}
+	}
+	for _, k := range list {
+		if k.call.body == nil || k.call.body.parts == nil || k.call.body.parts.file == nil || k.call.body.parts.file.lines == "" {
+			continue
+		}
+		at := k.call.body.parts.file.lines
+		if _, err := jsonLines(params, at); err != nil {
+			return []ParamError{{string(at), "not_allowed", err.Error(), nil}}
+		}
+	}
+	return nil
 }
 
 func pointerOf(path []string) string {

@@ -48,6 +48,9 @@ func (p *parser) promises(root section) {
 	if pr.PartialResults && c.ResultSource == ResultNone {
 		more(s, "partial_results", "there is no result")
 	}
+	if c.statusRead.noResult != nil && c.ResultSource == ResultNone && !p.d.broken("result") {
+		p.d.addf(root.node, "status.read.no_result", "says nothing: jobs have no result")
+	}
 	p.token(root)
 	p.lookupClaims(root)
 	// A look-up may overlook a job for the time a request may be held and, after

@@ -6,9 +6,10 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"cel.dev/cel-go/cel"
-	"github.com/go-json-experiment/json/jsontext"
+	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/counterfoil/counterfoil/internal/httprule"
@@ -29,9 +30,12 @@ type Inputs struct {
 	ClientReference string
 	JobID           string
 	StatusURL       string
-	CallbackURL     string // where the provider may call back; "" for none
-	Page            string // LookupReading.Next of the page before; "" for the first
-	LastBody        []byte // newest status answer, for results that need it
+	CallbackURL     string            // where the provider may call back; "" for none
+	Page            string            // LookupReading.Next of the page before; "" for the first
+	LastBody        []byte            // newest status answer, for results and files that are checked against it
+	Link            string            // Link.Name of the file that is read; "" if it has none
+	Prepared        map[string]string // PrepareReading.Values of all preparations so far, name to value
+	Since           time.Time         // nothing of ours is older, for look-ups that can say so; zero if unknown
 }
 
 // Header is one request header.
@@ -175,18 +179,6 @@ type call struct {
 	redirects int
 }
 
-// payload is the request body: the caller's parameters or an empty object, with
-// members set by the contract.
-type payload struct {
-	params bool
-	set    []member
-}
-
-type member struct {
-	pointer []string
-	value   *expression
-}
-
 // callFields are the members of a call that build the request.
 var callFields = []string{"method", "url", "path", "query", "headers", "body", "redirects", "read"}
 
@@ -227,6 +219,13 @@ func (s section) call(env *cel.Env, method string) *call {
 	} else if s.field == "create" {
 		c.body = &payload{params: true}
 	}
+	if b := c.body; b != nil && (b.form || b.parts != nil) {
+		for _, h := range c.headers {
+			if strings.EqualFold(h.name, "content-type") {
+				s.d.addf(s.value["headers"], s.at("headers."+h.name), "is given by the body: a form or parts")
+			}
+		}
+	}
 	if c.method == "GET" {
 		c.body = nil
 		if s.has("body") && !s.none("body") {
@@ -257,37 +256,6 @@ func (s section) entries(env *cel.Env, name string) []entry {
 		}
 	}
 	return list
-}
-
-func (d *document) payload(env *cel.Env, n *yaml.Node, field string) *payload {
-	if n.Kind == yaml.ScalarNode {
-		switch d.scalar(n, field) {
-		case "none":
-			return nil
-		case "params":
-			return &payload{params: true}
-		case "empty":
-			return &payload{}
-		}
-		d.addf(n, field, "is %q; allowed: none, empty, params, or a mapping of from, set", clip(n.Value, 40))
-		return nil
-	}
-	s := d.section(n, field, "from", "set")
-	p := &payload{params: !s.has("from") || s.oneOf("from", "params", "empty") == "params"}
-	if !s.has("set") {
-		return p
-	}
-	set := d.section(s.value["set"], s.at("set"))
-	for _, k := range set.order {
-		if !strings.HasPrefix(k, "/") || strings.Count(k, "/") > 8 || !jsontext.Pointer(k).IsValid() {
-			d.addf(set.value[k], set.at(k), "must be a JSON pointer of at most 8 steps, like /metadata/reference")
-			continue
-		}
-		if e := d.expression(env, set.value[k], set.at(k), anything); e != nil {
-			p.set = append(p.set, member{slices.Collect(jsontext.Pointer(k).Tokens()), e})
-		}
-	}
-	return p
 }
 
 // validHeader refuses names that are no token (RFC 9110 §5.6.2) and those the
@@ -323,10 +291,8 @@ func (k *call) uses(variable string) bool {
 	for _, e := range k.headers {
 		see(e.value)
 	}
-	if k.body != nil {
-		for _, m := range k.body.set {
-			found = found || m.value.uses[variable]
-		}
+	for _, e := range k.body.expressions() {
+		found = found || e.uses[variable]
 	}
 	return found
 }
@@ -336,7 +302,13 @@ func (c *Contract) requestVars(in Inputs) (map[string]any, error) {
 	vars := map[string]any{
 		"params": map[string]any{}, "last": map[string]any{},
 		"token": in.Token, "client_reference": in.ClientReference, "callback_url": in.CallbackURL,
-		"job.id": in.JobID, "job.status_url": in.StatusURL, "page": in.Page,
+		"job.id": in.JobID, "job.status_url": in.StatusURL, "page": in.Page, "since": types.OptionalNone,
+	}
+	if !in.Since.IsZero() {
+		vars["since"] = types.OptionalOf(types.Int(in.Since.Unix()))
+	}
+	for _, name := range c.valueNames() {
+		vars["prepared."+name] = in.Prepared[name]
 	}
 	if len(in.Params) > 0 {
 		v, err := decode(in.Params)
@@ -467,104 +439,19 @@ func (k *call) fill(r *Request, in Inputs, vars map[string]any) error {
 		set[strings.ToLower(h.name)] = true
 	}
 	if k.body != nil {
-		body, err := k.body.bytes(in.Params, vars)
+		body, mediaType, err := k.body.bytes(in.Params, vars)
 		if err != nil {
 			return fmt.Errorf("%s.body: %w", k.field, err)
 		}
 		r.Body = body
 		if !set["content-type"] {
-			r.Header = append(r.Header, Header{"Content-Type", "application/json"})
+			r.Header = append(r.Header, Header{"Content-Type", mediaType})
 		}
 	}
 	if k.field != "result" && !set["accept"] {
 		r.Header = append(r.Header, Header{"Accept", "application/json"})
 	}
 	return nil
-}
-
-// bytes gives the body. Without members to set the caller's bytes go out as
-// they came; with members, everything else keeps its text.
-func (p *payload) bytes(params []byte, vars map[string]any) ([]byte, error) {
-	body := []byte("{}")
-	if p.params && len(params) > 0 {
-		body = params
-	}
-	for _, m := range p.set {
-		v, err := m.value.eval(vars)
-		if err != nil {
-			return nil, err
-		}
-		if !given(v) {
-			continue
-		}
-		value, ok, err := encode(v, 0)
-		if err != nil {
-			return nil, m.value.errorf("the value %v", err)
-		}
-		if !ok {
-			continue
-		}
-		if body, err = setMember(body, m.pointer, value); err != nil {
-			return nil, err
-		}
-	}
-	return body, nil
-}
-
-// setMember puts a member into an object, replacing one of that name.
-func setMember(raw []byte, path []string, value []byte) ([]byte, error) {
-	if len(path) == 0 {
-		return value, nil
-	}
-	dec := jsontext.NewDecoder(strings.NewReader(string(raw)))
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return nil, fmt.Errorf("cannot set the member %q: not inside an object", path[0])
-	}
-	out, found := []byte{'{'}, false
-	add := func(name string, v []byte) (err error) {
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		if out, err = jsontext.AppendQuote(out, name); err != nil {
-			return err
-		}
-		out = append(append(out, ':'), v...)
-		return nil
-	}
-	for dec.PeekKind() != '}' {
-		tok, err := dec.ReadToken()
-		if err != nil {
-			return nil, err
-		}
-		name := tok.String()
-		v, err := dec.ReadValue()
-		if err != nil {
-			return nil, err
-		}
-		text := []byte(v.Clone())
-		if name == path[0] {
-			found = true
-			if text, err = setMember(text, path[1:], value); err != nil {
-				return nil, err
-			}
-		}
-		if err := add(name, text); err != nil {
-			return nil, err
-		}
-	}
-	if !found {
-		inner := value
-		for _, step := range slices.Backward(path[1:]) {
-			var err error
-			if inner, _, err = object(map[string][]byte{step: inner}); err != nil {
-				return nil, err
-			}
-		}
-		if err := add(path[0], inner); err != nil {
-			return nil, err
-		}
-	}
-	return append(out, '}'), nil
 }
 
 // Create builds the request that makes the job. The same inputs give the same
@@ -575,6 +462,9 @@ func (c *Contract) Create(in Inputs) (Request, error) {
 	}
 	if c.create.uses("client_reference") && in.ClientReference == "" {
 		return Request{}, errors.New("create: the contract sends a client reference and none was given")
+	}
+	if err := c.checkPrepared(in); err != nil {
+		return Request{}, err
 	}
 	return c.build(c.create, in, c.Limits.Response)
 }

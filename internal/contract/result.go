@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,7 +32,10 @@ type ResultReading struct {
 }
 
 // Link is one file of a result. Its URL may be a secret and is never stored.
-type Link struct{ URL string }
+type Link struct {
+	URL  string
+	Name string // the contract's name for it, "output"; "" if it has none
+}
 
 type resultRead struct {
 	shared
@@ -42,11 +46,15 @@ type resultRead struct {
 	mediaTypes, linkMediaTypes   []string
 }
 
-// check is one validation of a result.
+// check is one validation of a result. Exactly one of the kinds is set.
 type check struct {
-	name string
-	json bool        // the body is JSON
-	expr *expression // true for a result that passes
+	name  string
+	link  string      // for the file of that name only; "" for all
+	json  bool        // the body is one JSON value
+	jsonl bool        // each line of the body that is not empty is one JSON value
+	lines *expression // so many lines of the body are not empty
+	size  *expression // so many bytes
+	expr  *expression // true for a result that passes
 }
 
 func (p *parser) checks(s section, name string) []check {
@@ -55,19 +63,36 @@ func (p *parser) checks(s section, name string) []check {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		p.d.addf(n, s.at(name), "must be a list of name and json or expr")
+		p.d.addf(n, s.at(name), "must be a list of name and one of json, jsonl, lines, size, expr")
 		return nil
 	}
 	var list []check
 	for i, item := range n.Content {
-		c := p.d.section(item, fmt.Sprintf("%s[%d]", s.at(name), i), "name", "json", "expr")
-		k := check{name: c.text("name"), json: c.flag("json"), expr: c.expression(p.env.answer, "expr", boolean)}
+		known := []string{"name", "json", "jsonl", "lines", "size", "expr"}
+		if name == "link_checks" {
+			known = append(known, "link")
+		}
+		c := p.d.section(item, fmt.Sprintf("%s[%d]", s.at(name), i), known...)
+		env := p.env.answer
+		k := check{
+			name: c.text("name"), link: c.text("link"), json: c.flag("json"), jsonl: c.flag("jsonl"),
+			lines: c.expression(env, "lines", count), size: c.expression(env, "size", count), expr: c.expression(env, "expr", boolean),
+		}
 		if c.node == nil {
 			continue
 		}
 		c.need("name", "")
-		if k.json == c.has("expr") {
-			p.d.addf(item, c.field, "give exactly one of json: true and expr")
+		kinds := 0
+		for _, is := range []bool{k.json, k.jsonl, c.has("lines"), c.has("size"), c.has("expr")} {
+			if is {
+				kinds++
+			}
+		}
+		if kinds != 1 {
+			p.d.addf(item, c.field, "give exactly one of json: true, jsonl: true, lines, size and expr")
+		}
+		if c.has("link") && !validLinkName(k.link) {
+			p.d.addf(c.value["link"], c.at("link"), "must be 1 to 64 letters, digits, _, - and .")
 		}
 		if slices.ContainsFunc(list, func(o check) bool { return o.name == k.name }) || slices.Contains([]string{"not_empty", "media_type"}, k.name) {
 			p.d.addf(item, c.at("name"), "is used already: %q", clip(k.name, 40))
@@ -144,9 +169,7 @@ func (c *Contract) fromStatus(v view) ResultReading {
 		return ResultReading{Failure: r.fail(v, events.ErrorUnreadable, cause(err))}
 	}
 	out := ResultReading{Failure: r.about(v)}
-	for _, l := range links {
-		out.Links = append(out.Links, Link{l})
-	}
+	out.Links = links
 	if r.hasValue {
 		if body, ok := cutOut(v.a.Body, r.value); ok {
 			out.Body, out.MediaType = body, "application/json"
@@ -162,11 +185,18 @@ func (c *Contract) fromStatus(v view) ResultReading {
 	}
 }
 
-// ReadLink reads the answer for one of the links. 401, 403, 404 and 410 mean
+// ReadLink reads the answer for one of the links; in has its name, and the
+// status answer that gave it as LastBody, since checks may compare them. 401, 403, 404 and 410 mean
 // that the link has run out: a fresh status read may give another.
 func (c *Contract) ReadLink(a Answer, in Inputs) ResultReading {
 	v := c.view(a, in)
-	out := c.file(v, nil, c.resultRead.linkChecks, c.resultRead.linkMediaTypes)
+	var checks []check
+	for _, k := range c.resultRead.linkChecks {
+		if k.link == "" || k.link == in.Link {
+			checks = append(checks, k)
+		}
+	}
+	out := c.file(v, nil, checks, c.resultRead.linkMediaTypes)
 	if out.Class == events.ErrorUnauthorized || out.Class == events.ErrorNotFound {
 		out.Class = events.ErrorExpired
 	}
@@ -221,25 +251,67 @@ func (c *Contract) file(v view, ok *expression, checks []check, mediaTypes []str
 func (c *Contract) verdicts(v view, body []byte, checks []check) []events.Check {
 	list := []events.Check{{Name: "not_empty", Passed: len(body) > 0}}
 	for _, k := range checks {
-		out := events.Check{Name: k.name}
-		switch {
-		case k.json:
-			if out.Passed = validJSON(body); !out.Passed {
-				out.Detail = "the body is not one JSON value"
-			}
-		case len(body) > maxChecked:
-			out.Detail = fmt.Sprintf("the body has more than %d bytes and was not looked into", maxChecked)
-		default:
-			passed, err := k.expr.bool(v.vars)
-			if out.Passed = passed; err != nil {
-				out.Detail = cause(err)
-			} else if !passed {
-				out.Detail = "does not hold: " + clip(k.expr.source, 200)
-			}
-		}
-		list = append(list, out)
+		list = append(list, k.verdict(v, body))
 	}
 	return list
+}
+
+func (k check) verdict(v view, body []byte) events.Check {
+	out := events.Check{Name: k.name}
+	switch {
+	case k.json:
+		if out.Passed = validJSON(body); !out.Passed {
+			out.Detail = "the body is not one JSON value"
+		}
+	case k.jsonl:
+		out.Detail = badLine(body)
+		out.Passed = out.Detail == ""
+	case k.lines != nil:
+		n := 0
+		for line := range bytes.Lines(body) {
+			if len(bytes.TrimSpace(line)) > 0 {
+				n++
+			}
+		}
+		out.Passed, out.Detail = equals(k.lines, v, n, "lines")
+	case k.size != nil:
+		out.Passed, out.Detail = equals(k.size, v, len(body), "bytes")
+	case len(body) > maxChecked:
+		out.Detail = fmt.Sprintf("the body has more than %d bytes and was not looked into", maxChecked)
+	default:
+		passed, err := k.expr.bool(v.vars)
+		if out.Passed = passed; err != nil {
+			out.Detail = cause(err)
+		} else if !passed {
+			out.Detail = "does not hold: " + clip(k.expr.source, 200)
+		}
+	}
+	return out
+}
+
+// equals compares what was counted with what the expression expects.
+func equals(e *expression, v view, got int, what string) (passed bool, detail string) {
+	switch want, ok, err := e.number(v.vars); {
+	case err != nil:
+		return false, cause(err)
+	case !ok:
+		return false, "the number to compare with is absent: " + clip(e.source, 200)
+	case want != int64(got):
+		return false, fmt.Sprintf("has %d %s, expected %d", got, what, want)
+	}
+	return true, ""
+}
+
+// badLine names the first line that is neither empty nor one JSON value.
+func badLine(body []byte) string {
+	n := 0
+	for line := range bytes.Lines(body) {
+		n++
+		if line = bytes.TrimSpace(line); len(line) > 0 && !validJSON(line) {
+			return fmt.Sprintf("line %d is not one JSON value", n)
+		}
+	}
+	return ""
 }
 
 // mediaType is the type without parameters, in lower case.

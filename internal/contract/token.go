@@ -52,9 +52,13 @@ func ClientReference(key []byte, token string) string {
 
 // Identifiers gives what this contract sends to name an operation: the token
 // in the provider's form, "" where it takes none, and the client reference, ""
-// where the create sends none.
+// where neither the create nor what comes before it sends one.
 func (c *Contract) Identifiers(key []byte, operation string, fingerprint events.Digest) (token, reference string) {
-	if c.create.uses("client_reference") {
+	sends := c.create.uses("client_reference")
+	for _, k := range c.prepares {
+		sends = sends || k.call.uses("client_reference")
+	}
+	if sends {
 		reference = ClientReference(key, Token(key, operation, fingerprint, TokenHex))
 	}
 	if c.Token != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -124,7 +125,18 @@ func showCreate(b *strings.Builder, r CreateReading) {
 }
 
 func showStatus(b *strings.Builder, r StatusReading) {
-	show(b, "status", append([]any{"job", r.JobID, "remote", r.Remote, "state", r.State, "time", r.ProviderTime, "progress", r.Progress, "results", r.ResultURLs}, failure(r.Failure)...)...)
+	show(b, "status", append([]any{"job", r.JobID, "remote", r.Remote, "state", r.State, "time", r.ProviderTime, "progress", r.Progress, "results", showLinks(r.Results), "no_result", r.NoResult}, failure(r.Failure)...)...)
+}
+
+func showLinks(links []Link) []string {
+	var list []string
+	for _, l := range links {
+		if l.Name != "" {
+			l.Name += "="
+		}
+		list = append(list, l.Name+l.URL)
+	}
+	return list
 }
 
 func showLookup(b *strings.Builder, r LookupReading) {
@@ -139,7 +151,7 @@ func showCancel(b *strings.Builder, r CancelReading) {
 }
 
 func showResult(b *strings.Builder, r ResultReading) {
-	show(b, "result", append([]any{"media_type", r.MediaType, "body", string(r.Body), "links", r.Links, "not_ready", r.NotReady}, failure(r.Failure)...)...)
+	show(b, "result", append([]any{"media_type", r.MediaType, "body", string(r.Body), "links", showLinks(r.Links), "not_ready", r.NotReady}, failure(r.Failure)...)...)
 	for _, k := range r.Checks {
 		fmt.Fprintf(b, "    check %s passed=%t %s\n", k.Name, k.Passed, k.Detail)
 	}
@@ -160,94 +172,193 @@ type fixture struct {
 		Status  int
 		Headers map[string]string
 		Body    json.RawMessage
+		BodyRaw string `json:"body_raw"`
 	}
 }
 
-// Every recorded exchange of Replicate is asked and read as the engine would,
-// and every recorded exchange there is gets played.
-func TestReplicateTranscript(t *testing.T) {
-	c := builtin(t, "replicate")
-	raw, err := os.ReadFile("testdata/replicate/index.json")
+func recorded(t testing.TB, provider, name string) fixture {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/" + provider + "/" + name + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var index struct{ Exchanges []string }
-	if err := json.Unmarshal(raw, &index); err != nil || len(index.Exchanges) < 18 {
-		t.Fatalf("index: %d exchanges, %v", len(index.Exchanges), err)
+	var f fixture
+	if err := json.Unmarshal(raw, &f); err != nil {
+		t.Fatal(err)
 	}
-	files, err := filepath.Glob("testdata/replicate/*.json")
-	if err != nil || len(files) != len(index.Exchanges)+1 {
-		t.Fatalf("%d files for %d exchanges: %v", len(files), len(index.Exchanges), err)
-	}
-	var b strings.Builder
-	b.WriteString("# Recorded Replicate exchanges: the request we make, and what we read from the answer.\n")
-	for _, name := range index.Exchanges {
-		raw, err := os.ReadFile("testdata/replicate/" + name + ".json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var f fixture
-		if err := json.Unmarshal(raw, &f); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&b, "\n%s\n", name)
-		play(t, &b, c, f)
-	}
-	golden(t, "replicate.txt", b.String())
+	return f
 }
 
-func play(t *testing.T, b *strings.Builder, c *Contract, f fixture) {
-	t.Helper()
-	in := Inputs{JobID: "rrr4z55ocneqzikepnug6xezpe", Params: []byte(`{"version":"5c7d5dc6dd8bf75c1acaa8565735e7986bc5b66206b55cca93cb72c9bf15ccaa","input":{"image":"https://example.test/in.png"}}`)}
+func (f fixture) answer() Answer {
 	a := Answer{Status: f.Response.Status, Header: map[string][]string{}, Body: f.Response.Body, URL: f.BaseURL + f.Request.Path, ReceivedAt: received}
+	if f.Response.BodyRaw != "" {
+		a.Body = []byte(f.Response.BodyRaw)
+	}
 	for k, v := range f.Response.Headers {
 		a.Header[k] = []string{v}
 	}
+	return a
+}
+
+// playbook is what a provider's recorded exchanges are played with.
+type playbook struct {
+	provider string
+	least    int // exchanges there must be, so that an empty list plays nothing in silence
+	in       Inputs
+	// create gives the inputs that make the recorded create, and says whether two
+	// bodies are the same.
+	create func(t *testing.T, f fixture) (in Inputs, same func(ours []byte) bool)
+	ended  string // the recorded status whose files the recorded results are
+	files  string // origin of the files
+}
+
+func compact(t *testing.T, raw string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Compact(&b, []byte(raw)); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// Every recorded exchange is asked and read as the engine would, and every
+// recorded exchange there is gets played, except webhooks of a contract that has
+// none.
+func TestTranscripts(t *testing.T) {
+	for _, p := range []playbook{
+		{
+			provider: "replicate", least: 18,
+			in: Inputs{JobID: "rrr4z55ocneqzikepnug6xezpe", Params: []byte(`{"version":"5c7d5dc6dd8bf75c1acaa8565735e7986bc5b66206b55cca93cb72c9bf15ccaa","input":{"image":"https://example.test/in.png"}}`)},
+			create: func(t *testing.T, f fixture) (in Inputs, same func([]byte) bool) {
+				var sent map[string]json.RawMessage
+				if err := json.Unmarshal(f.Request.Body, &sent); err != nil {
+					t.Fatal(err)
+				}
+				if err := json.Unmarshal(sent["webhook"], &in.CallbackURL); err != nil {
+					t.Fatal(err)
+				}
+				in.Params = compact(t, `{"version":`+string(sent["version"])+`,"input":`+string(sent["input"])+`}`)
+				return in, func(body []byte) bool {
+					var ours map[string]json.RawMessage
+					return json.Unmarshal(body, &ours) == nil && string(ours["version"]) == string(sent["version"]) && string(ours["webhook"]) == string(sent["webhook"])
+				}
+			},
+		},
+		{
+			provider: "openai-batches", least: 25, ended: "status_partial", files: "https://api.openai.com",
+			in: Inputs{JobID: "batch_68f0a1c2d3e4", ClientReference: "op_01JZ0001", Since: time.Unix(1789999990, 0), Params: []byte(`{"input_file_id":"file-in01","endpoint":"/v1/responses","completion_window":"24h"}`)},
+			create: func(t *testing.T, f fixture) (in Inputs, same func([]byte) bool) {
+				var sent map[string]json.RawMessage
+				if err := json.Unmarshal(f.Request.Body, &sent); err != nil {
+					t.Fatal(err)
+				}
+				in.ClientReference = "op_01JZ0001"
+				in.Params = compact(t, `{"input_file_id":`+string(sent["input_file_id"])+`,"endpoint":`+string(sent["endpoint"])+`,"completion_window":`+string(sent["completion_window"])+`}`)
+				return in, func(ours []byte) bool { return string(ours) == string(compact(t, string(f.Request.Body))) }
+			},
+		},
+		{
+			provider: "stripe-reporting", least: 13, ended: "status_succeeded", files: "https://files.stripe.com",
+			in: Inputs{JobID: "frr_1FIX0001", Token: "op_01JZ0011", Since: time.Unix(1789999990, 0), Params: []byte(`{"report_type":"balance.summary.1","parameters":{"interval_start":1788220800,"interval_end":1789430400}}`)},
+			create: func(t *testing.T, f fixture) (in Inputs, same func([]byte) bool) {
+				var sent string
+				if err := json.Unmarshal(f.Request.Body, &sent); err != nil {
+					t.Fatal(err)
+				}
+				form, err := url.ParseQuery(sent)
+				if err != nil {
+					t.Fatal(err)
+				}
+				in.Token = f.Request.Headers["idempotency-key"]
+				in.Params = []byte(`{"report_type":"` + form.Get("report_type") + `"}`)
+				if form.Has("parameters[interval_start]") {
+					in.Params = []byte(`{"report_type":"` + form.Get("report_type") + `","parameters":{"interval_start":` + form.Get("parameters[interval_start]") + `,"interval_end":` + form.Get("parameters[interval_end]") + `}}`)
+				}
+				return in, func(ours []byte) bool { return string(ours) == sent }
+			},
+		},
+	} {
+		t.Run(p.provider, func(t *testing.T) {
+			c := builtin(t, p.provider)
+			raw, err := os.ReadFile("testdata/" + p.provider + "/index.json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var index struct{ Exchanges []string }
+			if err := json.Unmarshal(raw, &index); err != nil {
+				t.Fatal(err)
+			}
+			if c.Webhook == nil {
+				index.Exchanges = slices.DeleteFunc(index.Exchanges, func(name string) bool { return strings.HasPrefix(name, "webhook") })
+			}
+			files, err := filepath.Glob("testdata/" + p.provider + "/*.json")
+			if err != nil || len(index.Exchanges) < p.least || len(files) != len(index.Exchanges)+1 {
+				t.Fatalf("%d files for %d exchanges: %v", len(files), len(index.Exchanges), err)
+			}
+			var b strings.Builder
+			fmt.Fprintf(&b, "# Recorded exchanges with %s: the request we make, and what we read from the answer.\n", p.provider)
+			for _, name := range index.Exchanges {
+				fmt.Fprintf(&b, "\n%s\n", name)
+				p.play(t, &b, c, recorded(t, p.provider, name))
+			}
+			golden(t, p.provider+".txt", b.String())
+		})
+	}
+}
+
+func (p playbook) play(t *testing.T, b *strings.Builder, c *Contract, f fixture) {
+	t.Helper()
+	in, a := p.in, f.answer()
+	base := f.BaseURL
 	ask := func(r Request, err error) {
 		t.Helper()
 		showRequest(b, r, err)
-		if err != nil || r.Method != f.Request.Method || r.URL != f.BaseURL+f.Request.Path {
+		plain, err2 := url.QueryUnescape(r.URL)
+		if err != nil || err2 != nil || r.Method != f.Request.Method || plain != base+f.Request.Path {
 			t.Errorf("%s: request %s %s (%v), recorded %s %s", f.Name, r.Method, r.URL, err, f.Request.Method, f.Request.Path)
+		}
+		for name, value := range f.Request.Headers {
+			i := slices.IndexFunc(r.Header, func(h Header) bool { return strings.EqualFold(h.Name, name) })
+			if name != "authorization" && name != "prefer" && r.Method != "GET" && (i < 0 || r.Header[i].Value != value) {
+				t.Errorf("%s: header %s is not %q", f.Name, name, value)
+			}
 		}
 		fmt.Fprintf(b, "  -> %d\n", a.Status)
 	}
 	switch kind, _, _ := strings.Cut(f.Scenario, "_"); kind {
 	case "create", "rate", "validation":
-		var sent map[string]json.RawMessage
-		if err := json.Unmarshal(f.Request.Body, &sent); err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(sent["webhook"], &in.CallbackURL); err != nil {
-			t.Fatal(err)
-		}
-		var params bytes.Buffer
-		if err := json.Compact(&params, []byte(`{"version":`+string(sent["version"])+`,"input":`+string(sent["input"])+`}`)); err != nil {
-			t.Fatal(err)
-		}
-		in.Params = params.Bytes()
+		in, same := p.create(t, f)
 		r, err := c.Create(in)
 		ask(r, err)
-		var ours map[string]json.RawMessage
-		if err := json.Unmarshal(r.Body, &ours); err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range []string{"version", "webhook"} {
-			if string(ours[k]) != string(sent[k]) {
-				t.Errorf("%s: %s is %s, recorded %s", f.Name, k, ours[k], sent[k])
-			}
+		if !same(r.Body) {
+			t.Errorf("%s: the body is %s, recorded %s", f.Name, r.Body, f.Request.Body)
 		}
 		showCreate(b, c.ReadCreate(a, in))
 	case "status":
 		ask(c.Status(in))
 		s := c.ReadStatus(a, in)
 		showStatus(b, s)
-		if s.State == events.ClassSucceeded {
+		if s.State == events.ClassSucceeded || len(s.Results) > 0 {
 			showResult(b, c.ReadResult(a, in))
-			for _, link := range s.ResultURLs {
-				r, err := c.ResultLink(link, in)
+			for _, link := range s.Results {
+				r, err := c.ResultLink(link.URL, in)
 				showRequest(b, r, err)
 			}
 		}
+	case "result":
+		// The host is said in the fixtures' notes only.
+		base = p.files
+		last := recorded(t, p.provider, p.ended).answer()
+		in.LastBody = last.Body
+		for _, link := range c.ReadResult(last, in).Links {
+			if strings.HasSuffix(link.URL, f.Request.Path) {
+				ask(c.ResultLink(link.URL, in))
+				in.Link = link.Name
+				showResult(b, c.ReadLink(a, in))
+				return
+			}
+		}
+		t.Errorf("%s: %s names no such file", f.Name, p.ended)
 	case "reconcile":
 		ask(c.Lookup(in))
 		l := c.ReadLookup(a, in)
@@ -255,8 +366,8 @@ func play(t *testing.T, b *strings.Builder, c *Contract, f fixture) {
 		in.Page = l.Next
 		r, err := c.Lookup(in)
 		showRequest(b, r, err)
-		in.Params = []byte(`{"version":"other","input":{}}`)
-		b.WriteString("  read for other parameters:\n")
+		in.Params, in.ClientReference = []byte(`{"version":"other","input":{},"report_type":"other"}`), "other"
+		b.WriteString("  read for other parameters and another reference:\n")
 		showLookup(b, c.ReadLookup(a, in))
 	case "cancel":
 		ask(c.Cancel(in))
@@ -285,6 +396,7 @@ func TestBuiltIn(t *testing.T) {
 	want := map[string]events.Guarantee{
 		"example": events.Deduplicated, "example-lookup": events.Recoverable,
 		"example-ask": events.AskAfterLoss, "replicate": events.AskAfterLoss,
+		"openai-batches": events.AskAfterLoss, "stripe-reporting": events.Deduplicated,
 	}
 	var b strings.Builder
 	for _, e := range entries {
@@ -520,6 +632,8 @@ func TestBadContracts(t *testing.T) {
 		name  string
 		pairs []string
 	}{
+		{"order without ages", []string{"  late: 5s\n", "  late: 5s\n  order: newest_first\n", "    created_at: item.?created_at\n", ""}},
+		{"order of another kind", []string{"  late: 5s\n", "  late: 5s\n  order: oldest_first\n"}},
 		{"candidates claim to be conclusive", []string{"answers: exact", "answers: candidates"}},
 		{"exact without a comparison", []string{"exact: item.?client_reference.orValue(\"\") == client_reference", "match: \"true\""}},
 		{"exact that looks at nothing", []string{"exact: item.?client_reference.orValue(\"\") == client_reference", "exact: client_reference != \"\""}},
@@ -530,6 +644,49 @@ func TestBadContracts(t *testing.T) {
 	}
 	for _, c := range lookup {
 		_, err := Parse("example-lookup.yaml", edited(t, "example-lookup", c.pairs...))
+		if err == nil {
+			t.Errorf("%s: loaded", c.name)
+			continue
+		}
+		fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
+	}
+	// Edits of the contract the tests of preparations use.
+	whole := string(edited(t, "example-ask", create, preparations))
+	for _, c := range []struct{ name, old, new string }{
+		{"preparation that looks at more than parameters", "when: given(params.?rows)", "when: job.id != ''"},
+		{"preparation that gives no truth", "done: status == 200", "done: body.?ok"},
+		{"value that is not yet there", "path: /v1/files\n", "path: /v1/files/{prepared.file}\n"},
+		{"value that nothing gives", "{prepared.session}", "{prepared.sessoin}"},
+		{"value that is no text", "file: body.?id", "file: '[1]'"},
+		{"value without a name CEL takes", "file: body.?id", "in: body.?id"},
+		{"value twice", "session: body.?session", "file: body.?session"},
+		{"repeat that is not safe", "repeat: safe\n      path: /v1/files\n", "repeat: once\n      path: /v1/files\n"},
+		{"no repeat", "      repeat: safe\n      method: PUT\n", ""},
+		{"preparation with the token", "reference: client_reference", "reference: token"},
+		{"name twice", "name: seal", "name: upload"},
+		{"preparation by link", "path: /v1/session", "url: job.status_url"},
+		{"file of two kinds", "lines: /rows", "lines: /rows, text: token"},
+		{"file of no kind", ", lines: /rows", ""},
+		{"file with a quote in its name", "filename: rows.jsonl", `filename: 'a"b'`},
+		{"lines that are no pointer", "lines: /rows", "lines: rows"},
+		{"part that cannot be typed", `purpose: '"batch"'`, "purpose: pramas.x"},
+		{"parts and members", "multipart:", "from: params\n        multipart:"},
+		{"form that says what it is", "        multipart:", "        as: form\n      headers: {content-type: x}\n      query:"},
+		{"drop of a deep member", "    from: params\n", "    from: params\n    drop: [/a/b]\n"},
+		{"encoding nobody knows", "    from: params\n", "    from: params\n    as: xml\n"},
+		{"no result that cannot be typed", "  read:\n    job_id:", "  read:\n    no_result: body.?output\n    job_id:"},
+		{"links that are neither list nor mapping", "  checks:", "  links: status + 1\n  checks:"},
+		{"check of two kinds", "      json: true", "      json: true\n      jsonl: true"},
+		{"check that counts no number", "      json: true", "      lines: last.x == 1"},
+		{"check that compares a size with text", "      json: true", "      size: '\"1\"'"},
+		{"check of the result with a link", "      json: true", "      json: true\n      link: a"},
+		{"choice of one", "\ncreate:", "\nparams: {one_of: [a]}\ncreate:"},
+	} {
+		text := strings.Replace(whole, c.old, c.new, 1)
+		if text == whole {
+			t.Errorf("%s: nothing to edit", c.name)
+		}
+		_, err := Parse("prepare.yaml", []byte(text))
 		if err == nil {
 			t.Errorf("%s: loaded", c.name)
 			continue

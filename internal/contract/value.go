@@ -180,6 +180,63 @@ func given(v ref.Val) bool {
 	return true
 }
 
+// echoes says whether got shows all that was sent. Texts, numbers and truths are
+// compared as text, since a form has no types; lists element by element. Members
+// that were not sent, or were sent as null, do not count.
+func echoes(got, sent ref.Val) bool {
+	got, sent = open(got), open(sent)
+	switch sent := sent.(type) {
+	case types.Null:
+		return true
+	case traits.Lister:
+		list, ok := got.(traits.Lister)
+		if !ok || list.Size() != sent.Size() {
+			return false
+		}
+		for i, n := types.Int(0), sent.Size().(types.Int); i < n; i++ {
+			if !echoes(list.Get(i), sent.Get(i)) {
+				return false
+			}
+		}
+		return true
+	case traits.Mapper:
+		m, ok := got.(traits.Mapper)
+		for it := sent.Iterator(); ok && it.HasNext() == types.True; {
+			k := it.Next()
+			shown, found := m.Find(k)
+			if !found {
+				shown = types.NullValue
+			}
+			ok = echoes(shown, sent.Get(k))
+		}
+		return ok
+	}
+	a, err := scalar(sent)
+	b, err2 := scalar(got)
+	return err == nil && err2 == nil && a == b
+}
+
+// open takes a value out of its optional; an empty one is null.
+func open(v ref.Val) ref.Val {
+	for {
+		o, ok := v.(*types.Optional)
+		switch {
+		case !ok:
+			return v
+		case !o.HasValue():
+			return types.NullValue
+		}
+		v = o.GetValue()
+	}
+}
+
+func scalar(v ref.Val) (string, error) {
+	if b, ok := v.(types.Bool); ok {
+		return strconv.FormatBool(bool(b)), nil
+	}
+	return asText(v)
+}
+
 // encode writes a value as JSON. ok is false for an absent one.
 func encode(v ref.Val, depth int) (out []byte, ok bool, err error) {
 	if depth > maxDepth {

@@ -43,7 +43,6 @@ const (
 type Caller struct {
 	Principal string // outlives its keys
 	KeyID     string
-	Operator  bool // may place and release holds
 }
 
 // Directory gives contracts as they are configured now.
@@ -54,15 +53,9 @@ type Directory interface {
 	Providers() []string
 	// HasAccount says whether the account is configured for the provider.
 	HasAccount(provider, account string) bool
-	// MayUse says whether the principal may use the account, whether or not it
-	// is configured.
-	MayUse(principal, provider, account string) bool
-	// AccountsOf lists the configured accounts of the provider that the
-	// principal may use, sorted.
-	AccountsOf(principal, provider string) []string
-	// Reachable says whether the provider's webhooks for the account can reach
-	// us and are verified.
-	Reachable(provider, account string) bool
+	// Reachable says whether the provider's webhooks can reach us and are
+	// verified.
+	Reachable(provider string) bool
 }
 
 // Clock is the service's time. Sleep returns early with ctx's error.

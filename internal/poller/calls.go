@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -33,10 +34,6 @@ type calls struct {
 	// unusable says why nothing can be asked of the provider at all: contract is
 	// nil then. Deadlines pass all the same.
 	unusable error
-
-	// What Observe is told of: whom the calls go to, and for which step.
-	provider string
-	step     projections.StepKind
 
 	// When the step is decided, on both clocks.
 	now       time.Time
@@ -67,8 +64,6 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	}
 	target := workflow.Target{Origin: origin, Account: s.Intent.Account, Credential: account.Credential}
 	switch {
-	case account.Missing != "":
-		target.Missing = account.Missing
 	case account.Credential != "":
 		if target.Identity, err = p.cfg.Call.CredentialIdentity(ctx, account.Credential); err != nil {
 			target.Missing = err.Error()
@@ -121,7 +116,7 @@ func (p *Poller) inputs(s projections.State, c *calls) contract.Inputs {
 	return contract.Inputs{
 		BaseURL: c.account.BaseURL, Token: s.Intent.Token, ClientReference: s.Intent.ClientReference,
 		JobID: s.Job.ID, StatusURL: s.Job.StatusURL,
-		CallbackURL: p.cfg.Callback(s.Intent.Provider, s.Intent.Account, s.Operation),
+		CallbackURL: p.cfg.Callback(s.Intent.Provider, s.Operation),
 	}
 }
 
@@ -139,11 +134,6 @@ func (p *Poller) inputsWithParams(ctx context.Context, s projections.State, c *c
 // send makes one exchange and says what it proves. The credential goes along
 // only where the contract puts one.
 func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout time.Duration, guard *events.Attempt) (outbound.Answer, *outbound.Failure) {
-	if c.target.Missing != "" && c.target.Credential == "" {
-		// A read without the credential it needs would be answered "not
-		// authorised", and one for an account that is gone asks in vain.
-		return outbound.Answer{}, &outbound.Failure{Class: outbound.CredentialMissing, Sent: outbound.NotSent, Err: errors.New(c.target.Missing)}
-	}
 	request := outbound.Request{
 		Method: r.Method, URL: r.URL, Body: r.Body, Timeout: timeout,
 		MaxBody: r.MaxBody, FollowRedirects: r.FollowRedirects,
@@ -180,18 +170,13 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 		// where the contract lets reads of that kind follow one.
 		request.FollowRedirects = 0
 	}
-	begun := p.cfg.Clock.Now()
 	answer, err := p.cfg.Call.Do(ctx, request)
-	var failure *outbound.Failure
-	if err != nil && !errors.As(err, &failure) {
-		failure = &outbound.Failure{Class: outbound.Protocol, Err: err}
+	if err == nil {
+		return answer, nil
 	}
-	if p.cfg.Observe != nil {
-		e := Exchange{Provider: c.provider, Step: c.step, Outcome: fmt.Sprintf("%dxx", answer.Status/100), Took: p.cfg.Clock.Now().Sub(begun)}
-		if failure != nil {
-			e.Outcome = string(failure.Class)
-		}
-		p.cfg.Observe(e)
+	var failure *outbound.Failure
+	if !errors.As(err, &failure) {
+		failure = &outbound.Failure{Class: outbound.Protocol, Err: err}
 	}
 	return answer, failure
 }
@@ -692,6 +677,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		return answer, r, nil, nil
 	}
 	var files []file
+	in.LastBody = answer.Body // files are checked against the answer that named them
 	for _, link := range r.Links {
 		request, err := c.contract.ResultLink(link.URL, in)
 		if err != nil {
@@ -703,6 +689,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 			failure.Sent = outbound.SentUnknown // the call before it has left
 			return answer, contract.ResultReading{}, failure, nil
 		}
+		in.Link = link.Name
 		part := c.contract.ReadLink(reading(answer), in)
 		if part.Class != events.ErrorNone || part.NotReady {
 			return answer, part, nil, nil
@@ -713,19 +700,29 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		if err != nil {
 			return answer, part, nil, fmt.Errorf("store a file of the result: %w", err)
 		}
-		files = append(files, file{digest, part})
+		files = append(files, file{link.Name, digest, part})
 	}
 	return answer, manifest(files), nil, nil
 }
 
 // file is one file of a result.
 type file struct {
+	name    string // the contract's; "" if it has none
 	digest  events.Digest
 	reading contract.ResultReading
 }
 
+// label names the file in its checks.
+func (f file) label(i int) string {
+	if f.name != "" {
+		return f.name
+	}
+	return strconv.Itoa(i)
+}
+
 // ManifestType is the media type of a result of several files: a JSON list of
-// the files' digests, sizes and media types, in the provider's order.
+// the files' names, where the contract has some, digests, sizes and media types,
+// in the provider's order or that of the names.
 const ManifestType = "application/vnd.counterfoil.files+json"
 
 // manifest gives a single file as it is, and several as a list.
@@ -739,9 +736,13 @@ func manifest(files []file) contract.ResultReading {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = fmt.Appendf(body, `{"sha256":%q,"size":%d,"media_type":%q}`, f.digest, len(f.reading.Body), f.reading.MediaType)
+		body = append(body, '{')
+		if f.name != "" {
+			body = fmt.Appendf(body, `"name":%q,`, f.name)
+		}
+		body = fmt.Appendf(body, `"sha256":%q,"size":%d,"media_type":%q}`, f.digest, len(f.reading.Body), f.reading.MediaType)
 		for _, check := range f.reading.Checks {
-			check.Name = fmt.Sprintf("%s[%d]", check.Name, i)
+			check.Name = fmt.Sprintf("%s[%s]", check.Name, f.label(i))
 			out.Checks = append(out.Checks, check)
 		}
 	}
