@@ -2,8 +2,10 @@ package simulator
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,13 +39,23 @@ const (
 	// GET /v1/predictions/{id}, POST /v1/predictions/{id}/cancel. Outputs are
 	// links below /v1/files that end with Options.Retention after the job.
 	Replicate Dialect = "replicate"
+	// OpenAIBatches is OpenAI's batches with their files: POST /v1/files, POST
+	// and GET /v1/batches, GET /v1/batches/{id}, POST /v1/batches/{id}/cancel,
+	// GET /v1/files/{id}/content. It has no token; the reference of a job is
+	// metadata.client_ref, by which its list does not filter.
+	OpenAIBatches Dialect = "openai-batches"
+	// StripeReporting is Stripe's report runs: POST and GET
+	// /v1/reporting/report_runs, GET /v1/reporting/report_runs/{id}, and the
+	// result file's GET /v1/files/{id}/contents, on Options.LinkBase if set.
+	// It keeps the first answer of an Idempotency-Key and repeats it.
+	StripeReporting Dialect = "stripe-reporting"
 	// Recorded answers from fixtures; see MountFixtures.
 	Recorded Dialect = "recorded"
 )
 
 func (d Dialect) valid() bool {
 	switch d {
-	case Example, ExampleLookup, ExampleAsk, Replicate, Recorded:
+	case Example, ExampleLookup, ExampleAsk, Replicate, OpenAIBatches, StripeReporting, Recorded:
 		return true
 	}
 	return false
@@ -53,7 +65,8 @@ func (d Dialect) valid() bool {
 type route struct {
 	call  Call
 	id    string // the job id in the path, unescaped
-	link  bool   // a signed result link: needs no credential
+	link  bool   // a result link that needs no credential
+	file  string // the id of a file
 	found bool
 }
 
@@ -72,6 +85,13 @@ func (m *Mount) route(c *call) route {
 		seg[i] = s
 	}
 	get, post := c.entry.Method == http.MethodGet, c.entry.Method == http.MethodPost
+	switch m.dialect {
+	case OpenAIBatches:
+		return m.routeBatches(seg, get, post)
+	case StripeReporting:
+		return m.routeReporting(seg, get, post, c.entry.Host)
+	case Example, ExampleLookup, ExampleAsk, Replicate, Recorded:
+	}
 	if r := m.routeV1(seg, get, post); r.found || r.call == List {
 		return r
 	}
@@ -138,7 +158,7 @@ func (c *call) perform() reply {
 	if one && (c.job == nil || c.job.gone) {
 		return m.refuse(http.StatusNotFound, "job_not_found", "no such job")
 	}
-	if f, ok := find[Redirect](c.faults); ok && !c.route.link {
+	if f, ok := find[Redirect](c.faults); ok && (f.Links || !c.route.link) {
 		c.noteLocked(f.fault())
 		status := f.Status
 		if status == 0 {
@@ -147,7 +167,16 @@ func (c *call) perform() reply {
 		return reply{status: status}.with("Location", c.fill(f.To))
 	}
 	switch c.route.call {
+	case Prepare:
+		return c.upload()
 	case Create:
+		switch m.dialect {
+		case OpenAIBatches:
+			return c.createBatch()
+		case StripeReporting:
+			return c.createRun()
+		case Example, ExampleLookup, ExampleAsk, Replicate, Recorded:
+		}
 		return c.create()
 	case Status:
 		return c.status()
@@ -156,7 +185,12 @@ func (c *call) perform() reply {
 	case Cancel:
 		return c.cancel()
 	case Result:
-		if c.route.link {
+		switch {
+		case m.dialect == OpenAIBatches:
+			return c.batchFile()
+		case m.dialect == StripeReporting:
+			return c.reportFile()
+		case c.route.link:
 			return c.file()
 		}
 		return c.result()
@@ -284,14 +318,20 @@ func (c *call) status() reply {
 	if j.plan.PerRead {
 		j.take(c.sim.now())
 	}
-	if c.mount.dialect == Replicate {
-		return reply{status: http.StatusOK, doc: c.prediction(j)}
-	}
 	return reply{status: http.StatusOK, doc: c.view(j)}
 }
 
-// view is a job in the example dialects.
+// view is a job as a status read shows it.
 func (c *call) view(j *job) document {
+	switch c.mount.dialect {
+	case Replicate:
+		return c.prediction(j)
+	case OpenAIBatches:
+		return c.batch(j)
+	case StripeReporting:
+		return c.reportRun(j)
+	case Example, ExampleLookup, ExampleAsk, Recorded:
+	}
 	var doc document
 	doc.set("job_id", j.idValue())
 	doc.set("state", c.word(j.state))
@@ -351,12 +391,14 @@ func (c *call) cancel() reply {
 		}
 	}
 	switch {
-	case j.state == Cancelled:
+	case j.state == Cancelled: // again
 		rep := c.acknowledged(j, Cancelled)
 		rep.status = http.StatusOK
 		return rep
 	case Terminal(j.state) && m.dialect == Replicate:
 		return c.acknowledged(j, j.state)
+	case Terminal(j.state) && m.dialect == OpenAIBatches:
+		return openAIError(http.StatusConflict, fmt.Sprintf("Cannot cancel a batch with status '%s'.", c.word(j.state)), nil, nil)
 	case Terminal(j.state):
 		rep := m.refuse(http.StatusConflict, "too_late", "the job has ended")
 		rep.doc.set("job_id", j.idValue())
@@ -373,10 +415,13 @@ func (c *call) cancel() reply {
 	return c.acknowledged(j, Cancelling)
 }
 
-// acknowledged answers a cancel; Replicate answers with the prediction.
+// acknowledged answers a cancel; real providers answer with the job. A cancel
+// that OpenAIBatches ignores shows the state it has all the same.
 func (c *call) acknowledged(j *job, state string) reply {
-	if c.mount.dialect == Replicate {
-		return reply{status: http.StatusOK, doc: c.prediction(j)}
+	switch c.mount.dialect {
+	case Replicate, OpenAIBatches, StripeReporting:
+		return reply{status: http.StatusOK, doc: c.view(j)}
+	case Example, ExampleLookup, ExampleAsk, Recorded:
 	}
 	var doc document
 	doc.set("job_id", j.idValue())
@@ -414,25 +459,58 @@ func (c *call) content(j *job) reply {
 	return reply{status: http.StatusOK, doc: doc}
 }
 
-// list answers pages of jobs old enough to be seen: the example dialects oldest
-// first, Replicate newest first and without a filter.
-func (c *call) list() reply {
+// listed are the jobs old enough to be seen that fit the filter, which only the
+// example dialects have; in the order of the list.
+func (c *call) listed() []*job {
 	m, now := c.mount, c.sim.now()
+	example := m.dialect == Example || m.dialect == ExampleLookup || m.dialect == ExampleAsk
+	filter := example && !m.options.ListAll
 	var seen []*job
 	for _, j := range m.order {
 		j.advance(now)
 		if j.gone || now.Before(j.visible) ||
-			(c.reference != "" && j.reference != c.reference) ||
-			(c.query.Get("idempotency_key") != "" && j.token != c.token) {
+			(filter && c.reference != "" && j.reference != c.reference) ||
+			(filter && c.query.Get("idempotency_key") != "" && j.token != c.token) {
 			continue
 		}
 		seen = append(seen, j)
 	}
-	if m.dialect == Replicate {
-		for i, k := 0, len(seen)-1; i < k; i, k = i+1, k-1 {
-			seen[i], seen[k] = seen[k], seen[i]
-		}
+	if !example || m.options.NewestFirst {
+		slices.Reverse(seen)
 	}
+	return seen
+}
+
+// limit is the size of a page: what the request asks for, or the provider's
+// usual size, and no more than Options.PageSize. It is 0 if the request asks for
+// something else than a number from 1 to 100.
+func (c *call) limit(usual int) int {
+	size := usual
+	if text := c.query.Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 100 {
+			return 0
+		}
+		size = n
+	}
+	if most := c.mount.options.PageSize; most > 0 {
+		size = min(size, most)
+	}
+	return size
+}
+
+// list answers a page of jobs. The example dialects and Replicate count by
+// position, so that a page may repeat what the one before it had.
+func (c *call) list() reply {
+	m := c.mount
+	switch m.dialect {
+	case OpenAIBatches:
+		return c.listBatches()
+	case StripeReporting:
+		return c.listRuns()
+	case Example, ExampleLookup, ExampleAsk, Replicate, Recorded:
+	}
+	seen := c.listed()
 	size := m.options.PageSize
 	if size <= 0 {
 		size = 20
@@ -490,14 +568,43 @@ func (c *call) list() reply {
 
 // refuse is an error in the provider's form.
 func (m *Mount) refuse(status int, code, detail string) reply {
-	if m.dialect != Replicate {
+	switch m.dialect {
+	case OpenAIBatches:
+		return openAIError(status, detail, nil, code)
+	case StripeReporting:
+		return stripeError(status, "invalid_request_error", code, "", detail)
+	case Example, ExampleLookup, ExampleAsk, Recorded:
 		return problem(status, code, detail)
+	case Replicate:
 	}
 	var doc document
 	doc.set("title", http.StatusText(status))
 	doc.set("detail", detail)
 	doc.set("status", status)
 	return reply{status: status, doc: doc}
+}
+
+// trouble is an error the provider gives without looking at the call, in its
+// form.
+func (m *Mount) trouble(status int) reply {
+	limited := status == http.StatusTooManyRequests
+	switch m.dialect {
+	case OpenAIBatches:
+		if limited {
+			return openAIError(status, "Rate limit reached.", nil, "rate_limit_exceeded").with("X-Ratelimit-Remaining-Requests", "0")
+		}
+		return openAIError(status, "The server had an error while processing your request.", nil, nil)
+	case StripeReporting:
+		if limited {
+			return stripeError(status, "invalid_request_error", "rate_limit", "", "Request rate limit exceeded").with("Stripe-Should-Retry", "true")
+		}
+		return stripeError(status, "api_error", "", "", "An unknown error occurred")
+	case Example, ExampleLookup, ExampleAsk, Replicate, Recorded:
+	}
+	if limited {
+		return m.refuse(status, "throttled", "too many requests")
+	}
+	return m.refuse(status, "trouble", "something went wrong here")
 }
 
 func problem(status int, code, detail string) reply {
@@ -513,8 +620,14 @@ func problem(status int, code, detail string) reply {
 // word is the provider's word for a state in this answer.
 func (c *call) word(state string) string {
 	word := state
-	if c.mount.dialect == Replicate {
+	switch c.mount.dialect {
+	case Replicate:
 		word = replicateWord(state)
+	case OpenAIBatches:
+		word = batchWord(state)
+	case StripeReporting:
+		word = reportWord(state)
+	case Example, ExampleLookup, ExampleAsk, Recorded:
 	}
 	f, ok := find[StateWord](c.faults)
 	if !ok || (f.From != "" && f.From != word) {
@@ -547,6 +660,9 @@ func (c *call) fill(text string) string {
 func (c *call) stamp(t time.Time) string {
 	return t.Add(c.mount.options.Skew).UTC().Format(time.RFC3339Nano)
 }
+
+// unix is stamp in seconds.
+func (c *call) unix(t time.Time) int64 { return t.Add(c.mount.options.Skew).Unix() }
 
 func (c *call) milli(t time.Time) string {
 	return t.Add(c.mount.options.Skew).UTC().Format("2006-01-02T15:04:05.000Z07:00")

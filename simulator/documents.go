@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // A document is a JSON object that keeps the order of its members and the exact
@@ -25,6 +26,10 @@ func (d *document) set(name string, value any) {
 		}
 	}
 	*d = append(*d, member{name, raw})
+}
+
+func (d document) has(name string) bool {
+	return slices.ContainsFunc(d, func(m member) bool { return m.name == name })
 }
 
 func (d document) encode() []byte {

@@ -255,7 +255,7 @@ func (sc *script) file(c *call, x *exchange) {
 	}
 	j := &job{
 		mount: m, id: id, token: c.token, reference: c.reference, key: c.entry.Key, body: c.body,
-		created: now, visible: now, plan: Plan{PerRead: true}.orDefault(), frozen: true,
+		created: now, visible: now, plan: Plan{PerRead: true}.orDefault(Recorded), frozen: true,
 		changes: []Change{{"", now}},
 	}
 	m.keep(j)

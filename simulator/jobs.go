@@ -1,9 +1,12 @@
 package simulator
 
 import (
+	"bytes"
 	"encoding/base32"
 	"encoding/hex"
 	"fmt"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +21,7 @@ const (
 	Failed     = "failed"
 	Cancelled  = "cancelled"
 	Cancelling = "cancelling"
+	Finalizing = "finalizing" // OpenAIBatches
 	Partial    = "partial"
 	Expired    = "expired"
 	Aborted    = "aborted"
@@ -46,9 +50,15 @@ type Plan struct {
 	// PerRead ignores After: the job is made in the first step's state and
 	// each status read moves it one step before it is answered.
 	PerRead bool
-	// CancelAfter is how long an accepted cancel takes; 0 cancels at once.
-	// With PerRead a positive one means: at the next status read.
+	// CancelAfter is how long an accepted cancel takes; 0 cancels at once,
+	// for OpenAIBatches after a second. With PerRead a positive one means: at
+	// the next status read.
 	CancelAfter time.Duration
+	// Failures is how many requests of a batch (OpenAIBatches) end failed;
+	// a negative one means all of them. A partial one has at least one.
+	Failures int
+	// Done is how many requests of a batch an expiry or a cancel finds done.
+	Done int
 	// Code and Message of a failed job; "provider_failed" and "the job
 	// failed" if both are empty.
 	Code, Message string
@@ -75,9 +85,15 @@ func StepsPerRead(states ...string) Plan {
 	return p
 }
 
-func (p Plan) orDefault() Plan {
+func (p Plan) orDefault(d Dialect) Plan {
 	if len(p.Steps) == 0 {
 		p.Steps = []Step{{Queued, 0}, {Running, time.Second}, {Succeeded, 2 * time.Second}}
+		if d == OpenAIBatches {
+			p.Steps = []Step{{Queued, 0}, {Running, time.Second}, {Finalizing, time.Second}, {Succeeded, time.Second}}
+		}
+	}
+	if d == OpenAIBatches && p.CancelAfter == 0 {
+		p.CancelAfter = time.Second // it never cancels at once
 	}
 	if p.Code == "" && p.Message == "" {
 		p.Code, p.Message = "provider_failed", "the job failed"
@@ -125,6 +141,7 @@ type Job struct {
 	Fetches   int      // results given out
 	Cancels   int      // cancels that reached the job
 	Gone      bool     // the provider has forgotten it
+	Planted   bool     // made by Plant, not by a call
 }
 
 // job is a job at a provider. All fields are guarded by the Simulator's mutex.
@@ -145,11 +162,14 @@ type job struct {
 	step      int
 	state     string
 	changes   []Change
+	input     *upload   // OpenAIBatches
+	planted   bool      // see Mount.Plant
 	frozen    bool      // the plan no longer moves it
 	cancelAt  time.Time // set while an accepted cancel is under way
 	gone      bool
 	reads     int
 	fetches   int
+	fetched   map[string]bool // OpenAIBatches: the files given out
 	cancels   int
 
 	// The courier's mailbox: state changes not yet turned into events.
@@ -186,7 +206,14 @@ func (c *call) newJob() *job {
 		c.noteLocked(f.fault())
 		j.visible = j.visible.Add(time.Duration(f))
 	}
-	j.plan = j.plan.orDefault()
+	j.plan = j.plan.orDefault(m.dialect)
+	if j.input = c.input; j.input != nil && len(j.input.flaws) > 0 {
+		// What the input lacks shows while it is validated.
+		j.plan.Steps = []Step{{Queued, 0}, {Failed, time.Second}}
+	}
+	if j.callback == "" {
+		j.callback = m.options.Callback
+	}
 	j.id = m.newID(j.key, len(earlier))
 	j.number = m.options.IDs == IDNumber
 	// A plan whose first step is not at once starts out queued.
@@ -201,13 +228,49 @@ func (c *call) newJob() *job {
 	return j
 }
 
+// Plant puts in a job that somebody else made so long ago, from the body of a
+// create (OpenAIBatches: with the input_file_id of an upload, or of none). It
+// stays in its state, and it is no operation's: Duplicates leaves it out.
+func (m *Mount) Plant(age time.Duration, state string, body []byte) Job {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	c := &call{
+		sim: m.sim, mount: m, body: bytes.Clone(body), header: http.Header{},
+		entry: &Request{}, route: route{call: Create},
+	}
+	c.read()
+	made := m.sim.now().Add(-age)
+	j := &job{
+		mount: m, planted: true, frozen: true, reference: c.reference, input: c.input, body: c.body,
+		created: made, visible: made, state: state, changes: []Change{{state, made}},
+		plan: Plan{}.orDefault(m.dialect), number: m.options.IDs == IDNumber,
+	}
+	m.planted++
+	j.id = m.newID("planted", m.planted)
+	m.file(j)
+	return j.snapshot()
+}
+
 // keep files a job under all its names.
 func (m *Mount) keep(j *job) {
-	m.jobs[j.id] = j
-	m.order = append(m.order, j)
+	m.file(j)
 	m.byKey[j.key] = append(m.byKey[j.key], j)
 	if j.token != "" && m.byToken[j.token] == nil {
 		m.byToken[j.token] = j
+	}
+}
+
+// file puts a job and its result files where calls find them; lists go by the
+// time it was made.
+func (m *Mount) file(j *job) {
+	m.jobs[j.id] = j
+	at := len(m.order)
+	for at > 0 && m.order[at-1].created.After(j.created) {
+		at--
+	}
+	m.order = slices.Insert(m.order, at, j)
+	for _, f := range j.files() {
+		m.files[f.id] = f
 	}
 }
 
@@ -222,8 +285,14 @@ func (m *Mount) newID(key string, n int) string {
 		return fmt.Sprintf("a/../%s?x=1", short)
 	case IDPlain:
 	}
-	if m.dialect == Replicate {
+	switch m.dialect {
+	case Replicate:
 		return strings.ToLower(base32.StdEncoding.EncodeToString(h[:]))[:26]
+	case OpenAIBatches:
+		return "batch_" + short
+	case StripeReporting:
+		return "frr_" + short
+	case Example, ExampleLookup, ExampleAsk, Recorded:
 	}
 	return "job_" + short
 }
@@ -296,7 +365,7 @@ func (j *job) snapshot() Job {
 		Mount: j.mount.base, ID: j.id, Token: j.token, Reference: j.reference, Key: j.key,
 		Callback: j.callback, Body: j.body, State: j.state, CreatedAt: j.created,
 		Changes: append([]Change(nil), j.changes...),
-		Reads:   j.reads, Fetches: j.fetches, Cancels: j.cancels, Gone: j.gone,
+		Reads:   j.reads, Fetches: j.fetches, Cancels: j.cancels, Gone: j.gone, Planted: j.planted,
 	}
 }
 

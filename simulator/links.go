@@ -49,19 +49,38 @@ func (m *Mount) sign(id, expires string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
+// linkHost is the host of result links, if they are on another.
+func (m *Mount) linkHost() (string, bool) {
+	base, err := url.Parse(m.options.LinkBase)
+	if err != nil || base.Host == "" {
+		return "", false
+	}
+	return base.Host, true
+}
+
+// credentialed refuses a request that brings credentials to the other host.
+func (c *call) credentialed() (reply, bool) {
+	m := c.mount
+	if host, ok := m.linkHost(); !ok || host != c.entry.Host {
+		return reply{}, false
+	}
+	names := []string{"Authorization", "Cookie", "X-Api-Key"}
+	if m.options.Auth.Header != "" {
+		names = append(names, m.options.Auth.Header)
+	}
+	for _, name := range names {
+		if c.header.Get(name) != "" {
+			return m.refuse(http.StatusBadRequest, "credentials_refused", "this host takes no credentials"), true
+		}
+	}
+	return reply{}, false
+}
+
 // file answers a result link.
 func (c *call) file() reply {
 	m, j := c.mount, c.job
-	if base, err := url.Parse(m.options.LinkBase); err == nil && base.Host != "" && base.Host == c.entry.Host {
-		names := []string{"Authorization", "Cookie", "X-Api-Key"}
-		if m.options.Auth.Header != "" {
-			names = append(names, m.options.Auth.Header)
-		}
-		for _, name := range names {
-			if c.header.Get(name) != "" {
-				return m.refuse(http.StatusBadRequest, "credentials_refused", "this host takes no credentials")
-			}
-		}
+	if rep, refused := c.credentialed(); refused {
+		return rep
 	}
 	expires := c.query.Get("expires")
 	if !hmac.Equal([]byte(c.query.Get("signature")), []byte(m.sign(j.id, expires))) {

@@ -1,6 +1,9 @@
 package simulator
 
 import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
@@ -112,17 +115,22 @@ func (s *Simulator) write(w http.ResponseWriter, r *http.Request, c *call, rep r
 	if rep.doc != nil {
 		if f, ok := find[HugeMessage](c.faults); ok {
 			c.noteLocked(f.fault())
-			name := "message"
-			if c.mount.dialect == Replicate {
-				name = "logs"
-			}
-			rep.doc.set(name, strings.Repeat("x", int(f)))
+			c.fillUp(&rep.doc, strings.Repeat("x", int(f)))
 		}
 		body = rep.doc.encode()
 	}
-	if f, ok := find[Truncate](c.faults); ok {
+	coding, spaces := "", int64(0)
+	if f, ok := find[Compress](c.faults); ok {
 		c.noteLocked(f.fault())
-		body = body[:part(f.Bytes, len(body))]
+		coding = f.Coding
+	}
+	if f, ok := find[Bomb](c.faults); ok {
+		c.noteLocked(f.fault())
+		coding, spaces = f.Coding, f.Size
+	}
+	short, isShort := find[Truncate](c.faults)
+	if isShort {
+		c.noteLocked(short.fault())
 	}
 	cut, isCut := find[CutBody](c.faults)
 	slow, isSlow := find[SlowBody](c.faults)
@@ -138,6 +146,13 @@ func (s *Simulator) write(w http.ResponseWriter, r *http.Request, c *call, rep r
 	h.Set("Date", now.UTC().Format(http.TimeFormat))
 	for name, values := range rep.header {
 		h[http.CanonicalHeaderKey(name)] = values
+	}
+	if coding != "" {
+		h.Set("Content-Encoding", coding)
+		body = encoded(coding, spaces, body)
+	}
+	if isShort {
+		body = body[:part(short.Bytes, len(body))]
 	}
 	if rep.status == http.StatusNoContent || rep.status == http.StatusNotModified {
 		w.WriteHeader(rep.status)
@@ -172,6 +187,52 @@ func (s *Simulator) write(w http.ResponseWriter, r *http.Request, c *call, rep r
 	}
 	if isCut {
 		panic(http.ErrAbortHandler)
+	}
+}
+
+// encoded writes so many spaces and then the body in a coding.
+func encoded(coding string, spaces int64, body []byte) []byte {
+	var b bytes.Buffer
+	var w io.WriteCloser
+	switch coding {
+	case "gzip":
+		w = gzip.NewWriter(&b)
+	case "deflate":
+		w = zlib.NewWriter(&b)
+	default:
+		panic(fmt.Sprintf("simulator: unknown coding %q", coding))
+	}
+	blank := bytes.Repeat([]byte{' '}, 1<<20)
+	// Writes into a buffer do not fail.
+	for ; spaces > 0; spaces -= int64(len(blank)) {
+		_, _ = w.Write(blank[:min(spaces, int64(len(blank)))])
+	}
+	_, _ = w.Write(body)
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// fillUp puts a text where the provider has texts.
+func (c *call) fillUp(doc *document, text string) {
+	switch d := c.mount.dialect; {
+	case d == Replicate:
+		doc.set("logs", text)
+	case d == OpenAIBatches && doc.has("errors"):
+		var row document
+		row.set("code", "server_error")
+		row.set("message", text)
+		row.set("param", nil)
+		row.set("line", nil)
+		doc.set("errors", batchErrors([]document{row}))
+	case (d == OpenAIBatches || d == StripeReporting) && !doc.has("id") && doc.has("error"):
+		var inner document
+		inner.set("type", "invalid_request_error")
+		inner.set("message", text)
+		doc.set("error", inner)
+	case d == StripeReporting && doc.has("error"):
+		doc.set("error", text)
+	default:
+		doc.set("message", text)
 	}
 }
 

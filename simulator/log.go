@@ -31,7 +31,8 @@ type Request struct {
 	Body    []byte
 	// Job and Token are what the call is about, as far as known.
 	Job, Token string
-	// Key names the operation; see Simulator.Duplicates.
+	// Key names the operation; see Simulator.Duplicates. A Prepare has one
+	// once a create used what it prepared.
 	Key string
 	// Stored says that this call made a job, Replayed that it got an earlier
 	// one by its token.
@@ -155,6 +156,9 @@ func (s *Simulator) leave(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.entry.Done = s.now()
+	if m := c.mount; m != nil && m.busy[c.token] == c.entry.Seq {
+		delete(m.busy, c.token)
+	}
 	fl := slices.DeleteFunc(s.flights[c.flightKey], func(f *flight) bool { return f.entry == c.entry })
 	if len(fl) == 0 {
 		delete(s.flights, c.flightKey)

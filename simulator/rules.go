@@ -13,9 +13,11 @@ import (
 // A Call is a kind of call to a provider.
 type Call string
 
-// Kinds of calls. A fetch of a result link is a Result. Any stands for all HTTP
+// Kinds of calls. Prepare is what comes before a create, such as the upload of
+// its input. A fetch of a result link is a Result. Any stands for all HTTP
 // calls in a rule. Webhook is a callback the provider sends.
 const (
+	Prepare Call = "prepare"
 	Create  Call = "create"
 	Status  Call = "status"
 	List    Call = "list"
@@ -317,16 +319,21 @@ type CutBody struct{ Bytes int }
 type Truncate struct{ Bytes int }
 
 // Answer replaces the provider's answer. Without Stored the call takes no
-// effect: a create makes no job, a status read is not counted.
+// effect: a create makes no job, a status read is not counted. Kept, without
+// Stored, keeps the answer under the create's token all the same, for a
+// provider that repeats its first answer (StripeReporting). Own makes it an
+// error in the provider's form instead of Header and Body.
 type Answer struct {
 	Status     int
 	Header     http.Header
 	Body       string
+	Own        bool
 	RetryAfter RetryAfter
 	// DateSkew is added to the provider's clock in the Date header and in a
 	// Retry-After date.
 	DateSkew time.Duration
 	Stored   bool
+	Kept     bool
 }
 
 // RetryAfter is a Retry-After header: Text verbatim, or a date In from the
@@ -368,6 +375,14 @@ func ReplyRetry(status int, after RetryAfter) Answer {
 	return a
 }
 
+// ReplyOwn is an error of this status in the provider's form.
+func ReplyOwn(status int) Answer { return Answer{Status: status, Own: true} }
+
+// Throttled is a 429 in the provider's form; the zero RetryAfter sends none.
+func Throttled(after RetryAfter) Answer {
+	return Answer{Status: http.StatusTooManyRequests, Own: true, RetryAfter: after}
+}
+
 // ReplyStored is Reply after the call took effect.
 func ReplyStored(status int) Answer {
 	a := Reply(status)
@@ -381,6 +396,16 @@ func ReplyHTML(status int) Answer {
 		Status: status,
 		Header: http.Header{"Content-Type": {"text/html; charset=utf-8"}},
 		Body:   fmt.Sprintf("<html><head><title>%d</title></head><body><h1>%s</h1></body></html>", status, http.StatusText(status)),
+	}
+}
+
+// ReplyLogin is the login page of something in between, with status 200.
+func ReplyLogin() Answer {
+	return Answer{
+		Status: http.StatusOK,
+		Header: http.Header{"Content-Type": {"text/html; charset=utf-8"}},
+		Body: `<!DOCTYPE html><html><head><title>Sign in</title></head><body><form method="post" action="/login">` +
+			`<input name="user"><input name="password" type="password"><button>Sign in</button></form></body></html>`,
 	}
 }
 
@@ -402,9 +427,12 @@ func ReplyError(status int, code, message string) Answer {
 	}
 }
 
-func (a Answer) reply(clock time.Time) reply {
-	clock = clock.Add(a.DateSkew)
+func (a Answer) reply(m *Mount) reply {
+	clock := m.clock().Add(a.DateSkew)
 	r := reply{status: a.Status, header: a.Header.Clone(), raw: []byte(a.Body)}
+	if a.Own {
+		r = m.trouble(a.Status)
+	}
 	if r.status == 0 {
 		r.status = http.StatusOK
 	}
@@ -421,7 +449,8 @@ func (a Answer) reply(clock time.Time) reply {
 }
 
 // Conflict answers 409 to a create whose token, or client_reference, already
-// made a job; with the first job's id if WithID.
+// made a job; with the first job's id if WithID. It is of the example dialects
+// and Replicate.
 type Conflict struct{ WithID bool }
 
 // SecondJob makes another job for a token that already has one.
@@ -481,15 +510,28 @@ type Links struct{ Location, StatusURL string }
 
 // Redirect answers a call about a job with a redirect; Status is 302 if 0. In
 // To, {id} and {base} are as in Links, and {link} is a fresh result link. Result
-// links themselves never redirect.
+// links themselves redirect only with Links.
 type Redirect struct {
 	To     string
 	Status int
+	Links  bool
 }
 
-// HugeMessage adds a member "message" (Replicate: fills "logs") of so many
-// bytes to a JSON answer.
+// HugeMessage puts a text of so many bytes into a JSON answer, where the
+// provider puts texts: a member "message", Replicate's "logs", the error of
+// OpenAIBatches and StripeReporting.
 type HugeMessage int
+
+// Compress sends the body in this coding, "gzip" or "deflate", whether the
+// client asked for it or not.
+type Compress struct{ Coding string }
+
+// Bomb is Compress after Size spaces in front of the body, which the coding
+// makes about a thousandth of. A JSON document stays one.
+type Bomb struct {
+	Coding string
+	Size   int64
+}
 
 // EarlyWebhook sends a callback for the new job's state and waits for its
 // answer before the create is answered.
@@ -529,6 +571,8 @@ func (StateWord) fault() string      { return "state-word" }
 func (Links) fault() string          { return "links" }
 func (Redirect) fault() string       { return "redirect" }
 func (HugeMessage) fault() string    { return "huge-message" }
+func (Compress) fault() string       { return "compress" }
+func (Bomb) fault() string           { return "bomb" }
 func (EarlyWebhook) fault() string   { return "early-webhook" }
 func (WebhookDrop) fault() string    { return "webhook-drop" }
 func (WebhookRepeat) fault() string  { return "webhook-repeat" }

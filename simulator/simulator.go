@@ -35,7 +35,8 @@
 // it says Stored; [Conflict], [SecondJob], [InProgress], [OnCancel], [UsePlan],
 // [ListLate], [Vanish], [Finish] change it); the early webhook; waits before
 // the answer ([DelayAfter], [HoldAfter]); the answer ([DropAnswer], [Truncate],
-// [CutBody], [SlowBody], [StateWord], [Links], [Redirect], [HugeMessage]).
+// [CutBody], [SlowBody], [StateWord], [Links], [Redirect], [HugeMessage],
+// [Compress], [Bomb]).
 //
 // # Guarantees
 //
@@ -89,6 +90,8 @@ type Config struct {
 	// Correlate tells which operation a create belongs to, from its body, on
 	// dialects that have neither token nor reference. nil means the SHA-256
 	// of the body's member "correlation", or of the whole body without one.
+	// For OpenAIBatches it gets the contents of the input file in place of
+	// the body, so that a second upload hides no second job.
 	Correlate func(body []byte) string
 
 	// CorrelateAlways uses Correlate for dialects with a token or a reference
@@ -229,6 +232,11 @@ type Mount struct {
 	order     []*job
 	byToken   map[string]*job
 	byKey     map[string][]*job
+	planted   int
+	uploads   []*upload       // OpenAIBatches: input files, oldest first
+	files     map[string]file // by the id of a file
+	answers   map[string]kept // StripeReporting: first answers, by token
+	busy      map[string]int  // StripeReporting: the call that holds a token
 	script    *script
 }
 
@@ -244,16 +252,23 @@ type Options struct {
 	PlanFor func(n int, body []byte) Plan
 	// IDs is the form of job ids.
 	IDs IDStyle
-	// PageSize of lists; 0 means 20.
+	// PageSize of lists; 0 means 20. A request's own limit counts where it is
+	// smaller.
 	PageSize int
 	// ListDelay is the age at which a job first appears in lists.
 	ListDelay time.Duration
+	// NewestFirst turns the lists of the example dialects around; those of
+	// the others are newest first always.
+	NewestFirst bool
+	// ListAll ignores the filter of a list request.
+	ListAll bool
 	// WithList adds the list route to Example and ExampleAsk; it filters by
 	// client_reference or idempotency_key.
 	WithList bool
 	// ReplayStatus answers a repeated token; 0 means 200.
 	ReplayStatus int
-	// TokenWindow is how long a token is remembered; 0 means for ever.
+	// TokenWindow is how long a token is remembered; 0 means for ever, for
+	// StripeReporting 24 hours.
 	TokenWindow time.Duration
 	// NoCancel answers 405 to every cancel.
 	NoCancel bool
@@ -270,8 +285,12 @@ type Options struct {
 	// it bounds the life of an output URL further than Retention does.
 	LinkTTL time.Duration
 	// LinkBase puts result links on another host: scheme and authority, no
-	// path. That host answers 400 to requests that bring credentials.
+	// path. That host answers 400 to requests that bring credentials, except
+	// StripeReporting's, which demands them (see FilesOpen).
 	LinkBase string
+	// FilesOpen makes the result files of StripeReporting such as need no
+	// credential.
+	FilesOpen bool
 	// Retention is how long after its end a Replicate prediction keeps
 	// input, output and logs; 0 means one hour.
 	Retention time.Duration
@@ -284,6 +303,9 @@ type Options struct {
 	// PublicURL replaces scheme and authority of the links in answers; empty
 	// means those of the request.
 	PublicURL string
+	// Callback gets the webhooks of new jobs that bring no address of their
+	// own, as providers do that are told one address per account.
+	Callback string
 	// StandardWebhooks sends Replicate callbacks in their real form: the
 	// prediction as body, signed with webhook-id, webhook-timestamp and
 	// webhook-signature headers too.
@@ -343,6 +365,9 @@ func (s *Simulator) Mount(base string, d Dialect, rules ...Rule) *Mount {
 		jobs:    map[string]*job{},
 		byToken: map[string]*job{},
 		byKey:   map[string][]*job{},
+		files:   map[string]file{},
+		answers: map[string]kept{},
+		busy:    map[string]int{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -425,6 +450,8 @@ type call struct {
 	reference string
 	callback  string
 	events    []string // Replicate's webhook_events_filter
+	input     *upload  // the input file an OpenAIBatches create names
+	keep      bool     // the answer is to be kept under the token
 	origin    string   // scheme and authority for links in answers
 	faults    []Fault
 	job       *job
@@ -458,6 +485,7 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	rep, refused := s.authorize(c)
 	if !refused {
+		s.claim(c)
 		for _, f := range c.faults {
 			w, ok := f.(waiter)
 			if !ok || !w.before() {
@@ -538,6 +566,9 @@ func (s *Simulator) arrive(r *http.Request, body []byte) *call {
 	c.faults = m.matchLocked(c.route.call, c.scope())
 	if c.route.call == Create {
 		s.wire[c.entry.Key]++
+		if c.input != nil && c.input.entry.Key == "" {
+			c.input.entry.Key = c.entry.Key // now it is known whose upload that was
+		}
 	}
 	if c.route.call == Create || c.route.call == Cancel {
 		s.departLocked(c, r)
@@ -547,11 +578,17 @@ func (s *Simulator) arrive(r *http.Request, body []byte) *call {
 
 // read takes token, reference and callback from the request.
 func (c *call) read() {
-	if c.mount.dialect == Example || c.mount.dialect == Recorded {
+	switch c.mount.dialect {
+	case Example, StripeReporting, Recorded:
 		c.token = c.header.Get("Idempotency-Key")
+	case ExampleLookup, ExampleAsk, Replicate, OpenAIBatches:
 	}
 	switch c.route.call {
 	case Create:
+		if c.mount.dialect == OpenAIBatches {
+			c.readBatch()
+			return
+		}
 		var b struct {
 			Reference  string   `json:"client_reference"`
 			WebhookURL string   `json:"webhook_url"`
@@ -586,16 +623,19 @@ func (c *call) key() string {
 	}
 	if !c.sim.correlateAlways {
 		switch c.mount.dialect {
-		case Example, Recorded:
+		case Example, StripeReporting, Recorded:
 			if k := c.header.Get("Idempotency-Key"); k != "" {
 				return k
 			}
-		case ExampleLookup:
+		case ExampleLookup, OpenAIBatches:
 			if c.reference != "" {
 				return c.reference
 			}
 		case ExampleAsk, Replicate:
 		}
+	}
+	if c.input != nil {
+		return c.sim.correlate(c.input.content)
 	}
 	return c.sim.correlate(c.body)
 }
@@ -648,7 +688,10 @@ func (s *Simulator) act(c *call) reply {
 	if replaced {
 		c.noteLocked(a.fault())
 		if !a.Stored {
-			return a.reply(c.mount.clock())
+			rep := a.reply(c.mount)
+			c.keep = a.Kept && c.tokened()
+			c.keepAnswer(rep)
+			return rep
 		}
 	}
 	if c.job != nil {
@@ -664,8 +707,9 @@ func (s *Simulator) act(c *call) reply {
 	}
 	rep := c.perform()
 	if replaced {
-		return a.reply(c.mount.clock())
+		rep = a.reply(c.mount)
 	}
+	c.keepAnswer(rep)
 	return rep
 }
 

@@ -147,8 +147,12 @@ func (s *Simulator) courier(j *job) {
 	}
 }
 
-// wants applies Replicate's webhook_events_filter.
+// wants applies Replicate's webhook_events_filter. OpenAI and Stripe tell of
+// ends alone.
 func (j *job) wants(state string) bool {
+	if d := j.mount.dialect; d == OpenAIBatches || d == StripeReporting {
+		return Terminal(state)
+	}
 	if len(j.events) == 0 {
 		return true
 	}
@@ -192,14 +196,26 @@ func (j *job) eventLocked(change Change) event {
 		ev.delay = time.Duration(f)
 	}
 	d := &ev.delivery
-	if m.dialect == Replicate && m.options.StandardWebhooks {
+	at := strconv.FormatInt(m.clock().Unix(), 10)
+	standard := false
+	switch {
+	case m.dialect == Replicate && m.options.StandardWebhooks:
+		standard = true
 		d.Body = c.prediction(j).encode()
-		at := strconv.FormatInt(m.clock().Unix(), 10)
-		d.Header["Webhook-Id"] = []string{d.EventID}
-		d.Header["Webhook-Timestamp"] = []string{at}
-		d.Header["Webhook-Signature"] = []string{"v1," + base64.StdEncoding.EncodeToString(
-			s.mac(fmt.Appendf(nil, "%s.%s.%s", d.EventID, at, d.Body)))}
-	} else {
+	case m.dialect == OpenAIBatches:
+		standard = true
+		var data, doc document
+		data.set("id", j.idValue())
+		doc.set("id", d.EventID)
+		doc.set("object", "event")
+		doc.set("created_at", c.unix(change.At))
+		doc.set("type", "batch."+batchWord(change.State))
+		doc.set("data", data)
+		d.Body = doc.encode()
+	case m.dialect == StripeReporting:
+		d.Body = c.runEvent(j, d.EventID, change.State, change.At)
+		d.Header["Stripe-Signature"] = []string{"t=" + at + ",v1=" + hex.EncodeToString(s.mac(fmt.Appendf(nil, "%s.%s", at, d.Body)))}
+	default:
 		var doc document
 		doc.set("event_id", d.EventID)
 		doc.set("type", "job."+change.State)
@@ -209,6 +225,12 @@ func (j *job) eventLocked(change Change) event {
 			doc.set("client_reference", j.reference)
 		}
 		d.Body = doc.encode()
+	}
+	if standard {
+		d.Header["Webhook-Id"] = []string{d.EventID}
+		d.Header["Webhook-Timestamp"] = []string{at}
+		d.Header["Webhook-Signature"] = []string{"v1," + base64.StdEncoding.EncodeToString(
+			s.mac(fmt.Appendf(nil, "%s.%s.%s", d.EventID, at, d.Body)))}
 	}
 	d.Header.Set("X-Signature", "sha256="+hex.EncodeToString(s.mac(d.Body)))
 	d.Fault = c.entry.Fault
