@@ -17,6 +17,8 @@ func hurries() []struct{ from, to string } {
 		{"  late: 5s\n", "  late: 500ms\n"},
 		{"{default: 2s, min: 10ms, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
 		{"{default: 2s, min: 500ms, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
+		{"{default: 10s, min: 1s, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
+		{"{default: 30s, min: 1s, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
 		{"  backoff: 1s\n", "  backoff: 250ms\n"},
 		{"  request_timeout: 30s\n", "  request_timeout: 2s\n"},
 		// A contract that leaves the time limit to the default gets one.
