@@ -324,3 +324,26 @@ func TestCredentialMissing(t *testing.T) {
 		}
 	})
 }
+
+// Whoever measures is told of each exchange, answered or not, and by what step.
+func TestObserve(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		var seen []Exchange
+		h := newHouse(t, changes{config: func(c *Config) { c.Observe = func(e Exchange) { seen = append(seen, e) } }})
+		h.caller.then(func(_ context.Context, r outbound.Request) (outbound.Answer, error) {
+			time.Sleep(3 * time.Second)
+			return answered(r, 202, `{"job_id": "j-1", "state": "queued"}`), nil
+		})
+		h.attend()
+		time.Sleep(time.Minute)
+		h.caller.then(breaks(outbound.DNS, outbound.NotSent))
+		h.attend()
+		want := []Exchange{
+			{Provider: "example", Step: projections.StepCreate, Outcome: "2xx", Took: 3 * time.Second},
+			{Provider: "example", Step: projections.StepRead, Outcome: "dns"},
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("\n got %+v\nwant %+v", seen, want)
+		}
+	})
+}

@@ -35,6 +35,10 @@ type calls struct {
 	// nil then. Deadlines pass all the same.
 	unusable error
 
+	// What Observe is told of: whom the calls go to, and for which step.
+	provider string
+	step     projections.StepKind
+
 	// When the step is decided, on both clocks.
 	now       time.Time
 	monotonic time.Duration
@@ -170,13 +174,18 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 		// where the contract lets reads of that kind follow one.
 		request.FollowRedirects = 0
 	}
+	begun := p.cfg.Clock.Now()
 	answer, err := p.cfg.Call.Do(ctx, request)
-	if err == nil {
-		return answer, nil
-	}
 	var failure *outbound.Failure
-	if !errors.As(err, &failure) {
+	if err != nil && !errors.As(err, &failure) {
 		failure = &outbound.Failure{Class: outbound.Protocol, Err: err}
+	}
+	if p.cfg.Observe != nil {
+		e := Exchange{Provider: c.provider, Step: c.step, Outcome: fmt.Sprintf("%dxx", answer.Status/100), Took: p.cfg.Clock.Now().Sub(begun)}
+		if failure != nil {
+			e.Outcome = string(failure.Class)
+		}
+		p.cfg.Observe(e)
 	}
 	return answer, failure
 }

@@ -61,8 +61,8 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a Poller. All fields but Gone, Monotonic, Permits, Patience, Beat and Record
-// are required.
+// Config of a Poller. All fields but Gone, Monotonic, Permits, Observe, Patience, Beat
+// and Record are required.
 type Config struct {
 	Journal   *journal.Journal
 	Call      Caller
@@ -91,6 +91,10 @@ type Config struct {
 	// reads go on. Nil means that nothing forbids them.
 	Permits func() error
 
+	// Observe is told of every exchange with a provider once it is over. It must
+	// return at once. Nil means that nobody wants to know.
+	Observe func(Exchange)
+
 	// Patience is how long a worker waits out the remainder of a wake-up that
 	// came early; a longer one is left to the lease's end. Default 2 s.
 	Patience time.Duration
@@ -99,6 +103,15 @@ type Config struct {
 	// Record bounds how long a worker that is being stopped goes on trying to
 	// store what it has seen. Default 10 s.
 	Record time.Duration
+}
+
+// Exchange is one call to a provider and how it went at the level of HTTP. The
+// strings are few and fixed but for the provider's name.
+type Exchange struct {
+	Provider string
+	Step     projections.StepKind // what was due when it was made
+	Outcome  string               // "2xx" to "5xx", or the failure's class
+	Took     time.Duration
 }
 
 // Poller works on leased operations. It is safe for concurrent use.
@@ -336,6 +349,7 @@ func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Deci
 	d := workflow.Decide(s, workflow.World{
 		Now: c.now, Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
 	})
+	c.provider, c.step = s.Intent.Provider, d.Step.Kind
 	if c.unusable != nil {
 		d = c.without(s, d)
 	}
