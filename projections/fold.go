@@ -106,6 +106,9 @@ func Fold(before State, e Entry) (State, Record) {
 		s.Since = e.Time
 		s.Changed = e.Sequence
 	}
+	if s.Phase != before.Phase || s.Quarantine != before.Quarantine {
+		s.Notice = Notice{Made: s.Notice.Made} // another rest is other news
+	}
 	s.Sequence = e.Sequence
 	s.Facts++
 	s.Head = e.Digest

@@ -425,6 +425,24 @@ func (p *Pace) Fields(v *codec.Visitor) {
 	codec.Time(v, "ns", &p.NotFoundSince)
 }
 
+// Notice is what people were told about the rest the operation is at.
+type Notice struct {
+	Made  uint64    // notices permitted so far; numbers run from 1
+	Told  uint64    // of those, since the operation came to the rest it is at
+	Open  bool      // the newest is not answered
+	Owner string    // of the newest
+	Until time.Time // when the newest can no longer be running, by its author's clock
+}
+
+// Fields implements codec.Record.
+func (n *Notice) Fields(v *codec.Visitor) {
+	codec.Uint(v, "m", &n.Made)
+	codec.Uint(v, "t", &n.Told)
+	codec.Bool(v, "o", &n.Open)
+	codec.Text(v, "w", &n.Owner)
+	codec.Time(v, "u", &n.Until)
+}
+
 // Hint is a job that an exact reference named before we knew it otherwise.
 type Hint struct {
 	JobID string
@@ -471,6 +489,7 @@ type State struct {
 	Dates  Dates
 	Prompt Prompt
 	Pace   Pace
+	Notice Notice
 
 	OwedLookup   bool   // one more look-up for stray jobs is owed (rule 3)
 	Granted      bool   // a decision allows one create beyond the policy's number
@@ -515,6 +534,7 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Nested(v, "d", &s.Dates)
 	codec.Nested(v, "pr", &s.Prompt)
 	codec.Nested(v, "pc", &s.Pace)
+	codec.Nested(v, "no", &s.Notice)
 	codec.Bool(v, "ol", &s.OwedLookup)
 	codec.Bool(v, "gr", &s.Granted)
 	codec.Bool(v, "ra", &s.RiskAccepted)

@@ -699,6 +699,23 @@ var transitions = []Row{
 		When: func(f *folding) bool { return f.s.Phase != PhaseNone },
 		Then: func(f *folding) { f.s.Intent.Tags = slices.Clone(f.fact.(*events.TagsChanged).Tags) },
 	},
+	{
+		ID: "0", On: []Trigger{"notification.attempted"},
+		When: func(f *folding) bool {
+			return f.s.Phase.Stopped() && f.fact.(*events.NotificationAttempted).Number == f.s.Notice.Made+1
+		},
+		Then: func(f *folding) {
+			a, n := f.fact.(*events.NotificationAttempted), &f.s.Notice
+			n.Made, n.Told, n.Open, n.Owner, n.Until = n.Made+1, n.Told+1, true, a.Owner, after(a.NotAfter, a.Timeout)
+		},
+	},
+	{
+		ID: "0", On: []Trigger{"notification.answered"},
+		When: func(f *folding) bool {
+			return f.s.Notice.Open && f.fact.(*events.NotificationAnswered).Attempt == f.s.Notice.Made
+		},
+		Then: func(f *folding) { f.s.Notice.Open = false },
+	},
 }
 
 func anyObserved() []Trigger {
