@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -60,7 +59,8 @@ type References struct {
 	ReadFile func(path string, limit int64) ([]byte, error)
 }
 
-// SystemReferences reads the process environment and the file system.
+// SystemReferences reads the process environment and the file system, where it
+// refuses a file that others can read.
 func SystemReferences() References {
 	return References{LookupEnv: os.LookupEnv, ReadFile: readFile}
 }
@@ -105,21 +105,9 @@ func envName(s string) bool {
 	return s != ""
 }
 
-// readFile refuses what is not a regular file: opening a pipe would block.
 func readFile(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, limit+1))
+	text, _, err := ReadPrivate(path, limit)
+	return text, err
 }
 
 // Identity is a short digest that shows rotation and not the value: HMAC-SHA-256
