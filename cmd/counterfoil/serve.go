@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -32,6 +33,7 @@ type options struct {
 	Sync        string
 	Workers     int
 	Contracts   string
+	CredsFile   string   // "": credentials.yaml in Data, if it is there
 	BaseURLs    []string // PROVIDER[/ACCOUNT]=URL
 	Credentials []string // PROVIDER[/ACCOUNT]=REFERENCE
 	HookSecrets []string // PROVIDER=REFERENCE
@@ -49,7 +51,13 @@ func (a *app) serveCommand() *cobra.Command {
 data directory. The first start makes an API key and prints it once.
 
 Back up DATA/identity.json apart from the data: with it, a lost ledger still
-gives the same ids and tokens for the same requests.`,
+gives the same ids and tokens for the same requests.
+
+Which secret belongs to which account of which provider is said in a credentials
+file, and by --credential, --hook-secret and --base-url, which win over it. All
+of them hold references, never a secret: env:NAME or file:PATH, and others must
+not be able to read the files. Secrets and the credentials file may change while
+it runs. See docs/CREDENTIALS.md.`,
 		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
 	}
@@ -59,6 +67,7 @@ gives the same ids and tokens for the same requests.`,
 	flags.StringVar(&o.Sync, "sync", "always", "always: nothing acknowledged is lost on power loss; interval: the last second may be")
 	flags.IntVar(&o.Workers, "workers", 32, "provider calls at once, 1 to 1024")
 	flags.StringVar(&o.Contracts, "contracts", "", "directory of your own contracts; one of a built-in name replaces it")
+	flags.StringVar(&o.CredsFile, "credentials", "", "credentials file (default DATA/credentials.yaml, if it is there)")
 	flags.StringArrayVar(&o.BaseURLs, "base-url", nil, "PROVIDER[/ACCOUNT]=URL instead of the contract's, repeatable")
 	flags.StringArrayVar(&o.Credentials, "credential", nil, "PROVIDER[/ACCOUNT]=env:NAME or file:PATH, repeatable")
 	flags.StringArrayVar(&o.HookSecrets, "hook-secret", nil, "PROVIDER=env:NAME or file:PATH that signs its webhooks, repeatable")
@@ -81,7 +90,7 @@ func (a *app) serve(ctx context.Context, o options) error {
 	if l.newKey != "" {
 		fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
 	}
-	for _, p := range l.service.Providers() {
+	for _, p := range l.service.Providers(ctx) {
 		log.Info("provider", "name", p.Name, "guarantee", string(p.Guarantee), "account", p.Account, "unusable", p.Unusable)
 	}
 	err = l.service.Run(ctx, func() {
@@ -100,8 +109,9 @@ type local struct {
 }
 
 const (
-	firstPrincipal = "local"
-	keysName       = "keys.jsonl"
+	firstPrincipal  = "local"
+	keysName        = "keys.jsonl"
+	credentialsName = "credentials.yaml"
 )
 
 // open starts the store and builds the service over it. builtin replaces the
@@ -131,6 +141,14 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 			return nil, usage("--hook-secret: no contract named %q has webhooks", provider)
 		}
 	}
+	clock := wire.NewSystemClock()
+	credentials, err := wire.OpenCredentials(wire.CredentialsConfig{
+		Path: cmp.Or(o.CredsFile, filepath.Join(o.Data, credentialsName)), Optional: o.CredsFile == "",
+		Contracts: parsed, AllowHTTP: o.AllowHTTP, Now: clock.Now, Log: log,
+	})
+	if err != nil {
+		return nil, &coded{exitUsage, "docs/CREDENTIALS.md has the form of the file", err}
+	}
 	if o.Workers < 1 || o.Workers > 1024 {
 		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
 	}
@@ -144,7 +162,6 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 			err = errors.Join(err, l.close())
 		}
 	}()
-	clock := wire.NewSystemClock()
 	run := wire.NewID()
 	l.broker, err = broker.Start(broker.Config{Dir: o.Data, Run: run, Now: clock.Now, Sync: broker.Sync(o.Sync), Logger: log})
 	if err != nil {
@@ -179,7 +196,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		Store: l.nats, Clock: clock, Log: log, Build: build(),
 		Run: run, Gone: l.broker.Gone, Alone: true,
 		Identity: identity, Contracts: parsed, Sources: sources,
-		Accounts: accounts, HookSecrets: hooks, PublicURL: o.PublicURL,
+		Accounts: accounts, HookSecrets: hooks, Credentials: credentials, PublicURL: o.PublicURL,
 		Keys: keys, Listener: listener, Workers: o.Workers,
 		Resolve: outbound.SystemReferences(), AllowHTTP: o.AllowHTTP,
 		Check: l.nats.Check,
@@ -250,9 +267,6 @@ func (o options) accounts() (map[string]poller.Account, map[string]string, error
 		}
 		return nil
 	}
-	reference := func(value string) bool {
-		return strings.HasPrefix(value, "env:") || strings.HasPrefix(value, "file:")
-	}
 	var wrong error
 	err := errors.Join(
 		each("--base-url", o.BaseURLs, func(name, value string) {
@@ -267,7 +281,7 @@ func (o options) accounts() (map[string]poller.Account, map[string]string, error
 			accounts[name] = account
 		}),
 		each("--credential", o.Credentials, func(name, value string) {
-			if !reference(value) { // not quoted: the likeliest mistake is the credential itself
+			if !wire.ValidReference(value) { // not quoted: the likeliest mistake is the credential itself
 				wrong = errors.Join(wrong, usage("--credential of %s: want env:NAME or file:PATH", name))
 			}
 			account := accounts[name]
@@ -275,7 +289,7 @@ func (o options) accounts() (map[string]poller.Account, map[string]string, error
 			accounts[name] = account
 		}),
 		each("--hook-secret", o.HookSecrets, func(name, value string) {
-			if !reference(value) {
+			if !wire.ValidReference(value) {
 				wrong = errors.Join(wrong, usage("--hook-secret of %s: want env:NAME or file:PATH", name))
 			}
 			hooks[name] = value

@@ -69,9 +69,25 @@ type directory map[string]*contract.Contract
 func (d directory) Current(name string) (*contract.Contract, bool) { c, ok := d[name]; return c, ok }
 
 func (d directory) HasAccount(_, account string) bool { return account == ingest.DefaultAccount }
-func (d directory) Reachable(string) bool             { return true }
-func (d directory) WebhookSecret(provider string) (string, bool) {
-	return "env:HOOK", provider == "example"
+func (d directory) Reachable(string, string) bool     { return true }
+
+// MayUse keeps one account of one provider from one principal.
+func (d directory) MayUse(principal, provider, _ string) bool {
+	return principal != "guest" || provider == "example"
+}
+
+func (d directory) AccountsOf(principal, provider string) []string {
+	if !d.MayUse(principal, provider, ingest.DefaultAccount) {
+		return nil
+	}
+	return []string{ingest.DefaultAccount}
+}
+
+func (d directory) WebhookSecrets(provider string) []webhook.Secret {
+	if provider != "example" {
+		return nil
+	}
+	return []webhook.Secret{{Account: ingest.DefaultAccount, Reference: "env:HOOK"}}
 }
 
 func (d directory) Providers() []string {

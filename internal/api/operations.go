@@ -321,9 +321,9 @@ func (h *handler) decide(ctx context.Context, c *call) (answer, error) {
 	return a, nil
 }
 
-func (h *handler) capabilities(_ context.Context, _ *call) (answer, error) {
+func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
 	return answer{
-		status: http.StatusOK, body: h.o.Service.Capabilities(),
+		status: http.StatusOK, body: h.o.Service.Capabilities(c.caller),
 		header: map[string]string{"Cache-Control": "private, max-age=60", "Vary": "Authorization"},
 	}, nil
 }

@@ -190,6 +190,11 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	if done, err := v.decided(ctx, s, fact); done || err != nil {
 		return v.view(s), done, err
 	}
+	if asksProvider(fact.Choice) && !v.cfg.Directory.MayUse(r.Caller.Principal, s.Intent.Provider, s.Intent.Account) {
+		refusal := v.notAllowed(r.Caller, s.Intent.Provider, s.Intent.Account, "")
+		refusal.Operation, refusal.State, refusal.Allowed = s.Operation, s.Phase, nil
+		return View{}, false, refusal
+	}
 	if r.Version != s.Facts {
 		return View{}, false, stale(s)
 	}
@@ -238,6 +243,19 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 		return View{}, false, decisionRefusal(after, projections.ReasonNotApplicable)
 	}
 	return v.view(after), false, nil
+}
+
+// asksProvider says whether the decision leads to further calls under the
+// operation's account, or takes hold of a job there. The others settle what is
+// here already, and stay with whoever owns the operation, also when the account
+// is no longer theirs to use; so does a cancel.
+func asksProvider(kind events.DecisionKind) bool {
+	switch kind {
+	case events.DecideAdopt, events.DecideRetryCreate, events.DecideRetryCollection, events.DecideExtend, events.DecideResume:
+		return true
+	case events.DecideAbandon, events.DecideAcceptResult, events.DecideMarkCancelled:
+	}
+	return false
 }
 
 // readDecision reads the body. why and evidence are texts to be stored before

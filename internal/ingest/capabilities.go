@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"slices"
+
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
 )
@@ -21,11 +23,11 @@ type LimitsView struct {
 	Page           int `json:"page"`
 }
 
-// ProviderView is one provider. Jobs of the same provider are the same for
-// every caller: who may use which is not restricted here.
+// ProviderView is one provider of which the caller may use an account.
 type ProviderView struct {
 	Name      string        `json:"name"`
 	Title     string        `json:"title,omitempty"`
+	Accounts  []string      `json:"accounts"` // those the caller may name
 	Guarantee GuaranteeView `json:"guarantee"`
 	// Cancel is none, or best_effort: what was asked is confirmed only by the
 	// provider's own word.
@@ -56,18 +58,32 @@ type ParamView struct {
 	Description string   `json:"description,omitempty"`
 }
 
-// Capabilities tells what can be asked.
-func (v *Service) Capabilities() Capabilities {
+// Capabilities tells what the caller can ask: nothing of a provider of which it
+// may use no account.
+func (v *Service) Capabilities(caller Caller) Capabilities {
 	out := Capabilities{
 		Providers: []ProviderView{}, Decisions: decisionKinds(), States: phases(),
 		Limits: LimitsView{MaxBody, MaxKey, int(MaxWait.Seconds()), MaxPage},
 	}
-	for _, name := range v.cfg.Directory.Providers() {
-		if c, ok := v.cfg.Directory.Current(name); ok {
-			out.Providers = append(out.Providers, providerView(c, v.cfg.Directory.Reachable(name)))
+	for _, name := range v.providersOf(caller) {
+		c, ok := v.cfg.Directory.Current(name)
+		if !ok {
+			continue
 		}
+		accounts := v.cfg.Directory.AccountsOf(caller.Principal, name)
+		reachable := slices.ContainsFunc(accounts, func(a string) bool { return v.cfg.Directory.Reachable(name, a) })
+		view := providerView(c, reachable)
+		view.Accounts = accounts
+		out.Providers = append(out.Providers, view)
 	}
 	return out
+}
+
+// providersOf lists the providers of which the caller may use an account.
+func (v *Service) providersOf(caller Caller) []string {
+	return slices.DeleteFunc(slices.Clone(v.cfg.Directory.Providers()), func(name string) bool {
+		return len(v.cfg.Directory.AccountsOf(caller.Principal, name)) == 0
+	})
 }
 
 func providerView(c *contract.Contract, reachable bool) ProviderView {

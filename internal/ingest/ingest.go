@@ -53,9 +53,15 @@ type Directory interface {
 	Providers() []string
 	// HasAccount says whether the account is configured for the provider.
 	HasAccount(provider, account string) bool
-	// Reachable says whether the provider's webhooks can reach us and are
-	// verified.
-	Reachable(provider string) bool
+	// MayUse says whether the principal may use the account, whether or not it
+	// is configured.
+	MayUse(principal, provider, account string) bool
+	// AccountsOf lists the configured accounts of the provider that the
+	// principal may use, sorted.
+	AccountsOf(principal, provider string) []string
+	// Reachable says whether the provider's webhooks for the account can reach
+	// us and are verified.
+	Reachable(provider, account string) bool
 }
 
 // Clock is the service's time. Sleep returns early with ctx's error.

@@ -226,7 +226,7 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 	if err := k.refreshLocked(); err != nil {
 		return Caller{}, &KeysError{err}
 	}
-	refused := &Refusal{Code: CodeUnauthenticated, Detail: "send Authorization: Bearer cf_… with a key of this installation"}
+	refused := Unauthenticated()
 	if len(header) != 1 {
 		return Caller{}, refused
 	}
@@ -245,6 +245,12 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 		return Caller{}, refused
 	}
 	return Caller{Principal: key.Principal, KeyID: key.ID}, nil
+}
+
+// Unauthenticated refuses a caller without telling why: a key that is unknown,
+// wrong, disabled or denied gets the same words.
+func Unauthenticated() *Refusal {
+	return &Refusal{Code: CodeUnauthenticated, Detail: "send Authorization: Bearer cf_… with a key of this installation"}
 }
 
 // KeysError says that keys cannot be checked.

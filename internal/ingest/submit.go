@@ -101,11 +101,16 @@ func (v *Service) view(s projections.State) View { return ViewOf(s, v.cfg.Clock.
 func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (*events.IntentRecorded, error) {
 	c, ok := v.cfg.Directory.Current(s.Provider)
 	if !ok {
-		known := v.cfg.Directory.Providers()
+		known := v.providersOf(r.Caller)
 		return nil, &Refusal{
 			Code: CodeUnknownProvider, Detail: fmt.Sprintf("there is no provider %q here", s.Provider), Allowed: known,
 			Errors: []FieldError{{Field: "/provider", Code: FieldNotAllowed, Message: "is not a provider of this installation", Allowed: known}},
 		}
+	}
+	// Before it is said whether there is such an account: that is not for
+	// everyone to know.
+	if !v.cfg.Directory.MayUse(r.Caller.Principal, s.Provider, s.Account) {
+		return nil, v.notAllowed(r.Caller, s.Provider, s.Account, "/account")
 	}
 	if !v.cfg.Directory.HasAccount(s.Provider, s.Account) {
 		return nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider %s", s.Provider)
@@ -137,8 +142,22 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
 		Replaces: s.Replaces, RetryOf: s.RetryOf, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
-		Deadlines: deadlines, Policy: policy, Promises: c.Promises(v.cfg.Directory.Reachable(s.Provider)), Rules: projections.Rules,
+		Deadlines: deadlines, Policy: policy, Promises: c.Promises(v.cfg.Directory.Reachable(s.Provider, s.Account)), Rules: projections.Rules,
 	}, nil
+}
+
+// notAllowed refuses an account that the caller may not use.
+func (v *Service) notAllowed(caller Caller, provider, account, field string) *Refusal {
+	allowed := v.cfg.Directory.AccountsOf(caller.Principal, provider)
+	r := &Refusal{
+		Code:    CodeAccountNotAllowed,
+		Detail:  fmt.Sprintf("principal %s may not use account %s of provider %s", caller.Principal, account, provider),
+		Allowed: allowed,
+	}
+	if field != "" {
+		r.Errors = []FieldError{{Field: field, Code: FieldNotAllowed, Message: "is not an account you may use", Allowed: allowed}}
+	}
+	return r
 }
 
 // limits resolves deadlines and pacing.

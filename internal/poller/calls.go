@@ -68,6 +68,8 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	}
 	target := workflow.Target{Origin: origin, Account: s.Intent.Account, Credential: account.Credential}
 	switch {
+	case account.Missing != "":
+		target.Missing = account.Missing
 	case account.Credential != "":
 		if target.Identity, err = p.cfg.Call.CredentialIdentity(ctx, account.Credential); err != nil {
 			target.Missing = err.Error()
@@ -120,7 +122,7 @@ func (p *Poller) inputs(s projections.State, c *calls) contract.Inputs {
 	return contract.Inputs{
 		BaseURL: c.account.BaseURL, Token: s.Intent.Token, ClientReference: s.Intent.ClientReference,
 		JobID: s.Job.ID, StatusURL: s.Job.StatusURL,
-		CallbackURL: p.cfg.Callback(s.Intent.Provider, s.Operation),
+		CallbackURL: p.cfg.Callback(s.Intent.Provider, s.Intent.Account, s.Operation),
 	}
 }
 
@@ -138,6 +140,11 @@ func (p *Poller) inputsWithParams(ctx context.Context, s projections.State, c *c
 // send makes one exchange and says what it proves. The credential goes along
 // only where the contract puts one.
 func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout time.Duration, guard *events.Attempt) (outbound.Answer, *outbound.Failure) {
+	if c.target.Missing != "" && c.target.Credential == "" {
+		// A read without the credential it needs would be answered "not
+		// authorised", and one for an account that is gone asks in vain.
+		return outbound.Answer{}, &outbound.Failure{Class: outbound.CredentialMissing, Sent: outbound.NotSent, Err: errors.New(c.target.Missing)}
+	}
 	request := outbound.Request{
 		Method: r.Method, URL: r.URL, Body: r.Body, Timeout: timeout,
 		MaxBody: r.MaxBody, FollowRedirects: r.FollowRedirects,

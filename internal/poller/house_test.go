@@ -235,7 +235,7 @@ func newHouse(t *testing.T, c changes) *house {
 	h.journal = h.other()
 	config := Config{
 		Journal: h.journal, Call: h.caller, Directory: h, Clock: h.clock, NewID: h.id, Log: slog.New(slog.DiscardHandler),
-		Callback: func(string, string) string { return "" }, Source: "/poller/1", Owner: "poller-1/r1",
+		Callback: func(_, _, _ string) string { return "" }, Source: "/poller/1", Owner: "poller-1/r1",
 	}
 	if c.config != nil {
 		c.config(&config)

@@ -293,7 +293,7 @@ func TestStoredRequestIsSentAgain(t *testing.T) {
 		h.caller.then(breaks(outbound.Reset, outbound.SentUnknown))
 		h.attend()
 		first := h.caller.sent[0]
-		h.poller.cfg.Callback = func(string, string) string { return "https://hooks.example/later" }
+		h.poller.cfg.Callback = func(_, _, _ string) string { return "https://hooks.example/later" }
 		time.Sleep(time.Until(h.due().at))
 		h.caller.then(says(201, accepts))
 		h.attend()

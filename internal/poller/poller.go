@@ -37,6 +37,9 @@ type Caller interface {
 type Account struct {
 	BaseURL    string // "" for the contract's own
 	Credential string // reference, "" where none is needed
+	// Missing says why nothing may go under this account for now: it is not
+	// configured any more. "" if it may.
+	Missing string
 }
 
 // Directory gives contracts by the digest an operation recorded, and accounts
@@ -73,7 +76,7 @@ type Config struct {
 
 	// Callback gives the address a provider may call for an operation, "" for
 	// none.
-	Callback func(provider, operation string) string
+	Callback func(provider, account, operation string) string
 
 	// Source is the CloudEvents source of this worker's facts, "/poller/1".
 	Source string

@@ -67,9 +67,15 @@ var (
 type Directory interface {
 	// Current gives the provider's contract.
 	Current(provider string) (*contract.Contract, bool)
-	// WebhookSecret gives the reference of the shared secret; false means that
-	// none is configured, and so that no delivery can be verified.
-	WebhookSecret(provider string) (reference string, ok bool)
+	// WebhookSecrets gives the shared secrets of the provider's accounts; none
+	// means that no delivery can be verified.
+	WebhookSecrets(provider string) []Secret
+}
+
+// Secret is what a provider signs an account's webhooks with.
+type Secret struct {
+	Account   string
+	Reference string // of the secret, never itself
 }
 
 // Clock is the role's time. Sleep returns early with ctx's error.
@@ -106,23 +112,15 @@ func (r *Receiver) Receive(ctx context.Context, provider, operation string, d si
 	if !ok || c.Webhook == nil {
 		return false, fmt.Errorf("%w: provider", ErrUnknown)
 	}
-	reference, ok := r.cfg.Directory.WebhookSecret(provider)
-	if !ok {
-		return false, fmt.Errorf("%w: no secret is configured for provider %s", ErrUnknown, provider)
-	}
-	// Afresh for each delivery, so that a rotated secret needs no restart.
-	secret, err := r.cfg.Secrets.Resolve(ctx, reference)
+	signed, accounts, err := r.verify(ctx, provider, c.Webhook, d)
 	if err != nil {
-		return false, fmt.Errorf("webhook secret of provider %s: %w", provider, err)
-	}
-	signed, err := signature.Verify(schemeOf(c.Webhook), secret.Reveal(), d, r.cfg.Clock.Now())
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrSignature, err)
+		return false, err
 	}
 	// Only a sender with the secret learns which operations there are.
 	s, err := r.cfg.Journal.Current(ctx, operation)
 	switch {
-	case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName), err == nil && s.Intent.Provider != provider:
+	case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
+		err == nil && (s.Intent.Provider != provider || !slices.Contains(accounts, s.Intent.Account)):
 		return false, fmt.Errorf("%w: operation", ErrUnknown)
 	case err != nil:
 		return false, fmt.Errorf("webhook for %s: %w", operation, err)
@@ -144,6 +142,38 @@ func (r *Receiver) Receive(ctx context.Context, provider, operation string, d si
 		return false, fmt.Errorf("webhook for %s: %w", operation, err)
 	}
 	return fresh, nil
+}
+
+// verify holds the delivery against the secret of each account, afresh, so that
+// a rotated secret needs no restart. It gives what was signed and the accounts
+// whose secret it was signed with: one account's sender knows nothing of
+// another's operations.
+func (r *Receiver) verify(ctx context.Context, provider string, w *contract.Webhook, d signature.Delivery) (signed signature.Verified, accounts []string, err error) {
+	secrets := r.cfg.Directory.WebhookSecrets(provider)
+	if len(secrets) == 0 {
+		return signed, nil, fmt.Errorf("%w: no secret is configured for provider %s", ErrUnknown, provider)
+	}
+	var missing, refused error
+	for _, s := range secrets {
+		secret, err := r.cfg.Secrets.Resolve(ctx, s.Reference)
+		if err != nil {
+			missing = fmt.Errorf("webhook secret of provider %s, account %s: %w", provider, s.Account, err)
+			continue
+		}
+		got, err := signature.Verify(schemeOf(w), secret.Reveal(), d, r.cfg.Clock.Now())
+		if err != nil {
+			refused = fmt.Errorf("%w: %w", ErrSignature, err)
+			continue
+		}
+		signed, accounts = got, append(accounts, s.Account)
+	}
+	switch {
+	case len(accounts) > 0:
+		return signed, accounts, nil
+	case missing != nil: // it may be signed with that one: the provider must send again
+		return signed, nil, missing
+	}
+	return signed, nil, refused
 }
 
 func schemeOf(w *contract.Webhook) signature.Scheme {

@@ -46,7 +46,9 @@ func (clock) Sleep(ctx context.Context, d time.Duration) error {
 type directory struct{ c *contract.Contract }
 
 func (d directory) Current(name string) (*contract.Contract, bool) { return d.c, name == "example" }
-func (d directory) WebhookSecret(string) (string, bool)            { return "env:HOOK", true }
+func (d directory) WebhookSecrets(string) []Secret {
+	return []Secret{{Account: "default", Reference: "env:HOOK"}}
+}
 
 // bench is a receiver over a store whose faults the test sets.
 type bench struct {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/webhook"
 )
 
 // Payloads keeps contracts by the digest of their bytes, for ever: an
@@ -27,8 +29,9 @@ type Payloads interface {
 // was recorded with, and the accounts as configured. Safe for concurrent use.
 type Catalogue struct {
 	payloads Payloads
-	accounts map[string]poller.Account // by "provider/account" or "provider"
-	hooks    map[string]string         // references of webhook secrets by provider
+	accounts map[string]poller.Account // as the flags say, by "provider/account" or "provider"
+	hooks    map[string]string         // the same of webhook secrets, by provider
+	file     *Credentials              // what no flag says
 	public   string                    // address at which providers reach us; "" if they cannot
 	current  map[string]*contract.Contract
 
@@ -85,11 +88,12 @@ func LoadContracts(builtin fs.FS, dir string) (map[string]*contract.Contract, ma
 	return contracts, sources, nil
 }
 
-// NewCatalogue keeps the contracts' bytes and gives a catalogue of them. A
-// crash in between leaves bytes nothing refers to, stored again next time.
-func NewCatalogue(ctx context.Context, payloads Payloads, contracts map[string]*contract.Contract, sources map[string][]byte, accounts map[string]poller.Account, hooks map[string]string, public string) (*Catalogue, error) {
+// NewCatalogue keeps the contracts' bytes and gives a catalogue of them.
+// accounts and hooks win over the file, wherever they apply. A crash in between
+// leaves bytes nothing refers to, stored again next time.
+func NewCatalogue(ctx context.Context, payloads Payloads, contracts map[string]*contract.Contract, sources map[string][]byte, accounts map[string]poller.Account, hooks map[string]string, file *Credentials, public string) (*Catalogue, error) {
 	c := &Catalogue{
-		payloads: payloads, accounts: maps.Clone(accounts), hooks: maps.Clone(hooks), public: public,
+		payloads: payloads, accounts: maps.Clone(accounts), hooks: maps.Clone(hooks), file: file, public: public,
 		current: maps.Clone(contracts), byDigest: map[events.Digest]*contract.Contract{},
 	}
 	for name, one := range contracts {
@@ -110,38 +114,75 @@ func (c *Catalogue) Current(provider string) (*contract.Contract, bool) {
 	return one, ok
 }
 
+// DefaultAccount is the account of an operation that names none.
+const DefaultAccount = "default"
+
 // HasAccount says whether an operation may name the account: it is configured,
 // or it is the default one.
 func (c *Catalogue) HasAccount(provider, account string) bool {
-	_, ok := c.accounts[provider+"/"+account]
-	return ok || account == DefaultAccount
+	if account == DefaultAccount {
+		return true
+	}
+	_, flag := c.accounts[provider+"/"+account]
+	_, file := c.file.table().accounts[provider][account]
+	return flag || file && account != AllAccounts
 }
 
-// Accounts lists the accounts an operation of the provider may name.
+// Accounts lists the accounts an operation of the provider may name, sorted.
 func (c *Catalogue) Accounts(provider string) []string {
 	list := []string{DefaultAccount}
 	for name := range c.accounts {
-		if account, ok := strings.CutPrefix(name, provider+"/"); ok && account != DefaultAccount {
+		if account, ok := strings.CutPrefix(name, provider+"/"); ok {
+			list = append(list, account)
+		}
+	}
+	for account := range c.file.table().accounts[provider] {
+		if account != AllAccounts {
 			list = append(list, account)
 		}
 	}
 	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// MayUse says whether the principal may use the account, whether or not it is
+// configured.
+func (c *Catalogue) MayUse(principal, provider, account string) bool {
+	return c.file.table().mayUse(principal, provider, account)
+}
+
+// AccountsOf lists the accounts of the provider that the principal may use,
+// sorted.
+func (c *Catalogue) AccountsOf(principal, provider string) []string {
+	table := c.file.table()
+	return slices.DeleteFunc(c.Accounts(provider), func(account string) bool {
+		return !table.mayUse(principal, provider, account)
+	})
+}
+
+// WebhookSecrets gives what a provider signs the webhooks of its accounts with.
+func (c *Catalogue) WebhookSecrets(provider string) []webhook.Secret {
+	var list []webhook.Secret
+	for _, account := range c.Accounts(provider) {
+		if reference := c.webhookSecret(provider, account); reference != "" {
+			list = append(list, webhook.Secret{Account: account, Reference: reference})
+		}
+	}
 	return list
 }
 
-// DefaultAccount is the account of an operation that names none.
-const DefaultAccount = "default"
-
-// WebhookSecret gives the reference of the secret a provider signs with.
-func (c *Catalogue) WebhookSecret(provider string) (string, bool) {
-	reference, ok := c.hooks[provider]
-	return reference, ok
+func (c *Catalogue) webhookSecret(provider, account string) string {
+	if reference := c.hooks[provider]; reference != "" {
+		return reference
+	}
+	file := c.file.table().accounts[provider]
+	return cmp.Or(file[account].WebhookSecret, file[AllAccounts].WebhookSecret)
 }
 
-// Reachable says whether webhooks of the provider can reach us and be verified.
-func (c *Catalogue) Reachable(provider string) bool {
+// Reachable says whether webhooks for the account can reach us and be verified.
+func (c *Catalogue) Reachable(provider, account string) bool {
 	one, ok := c.current[provider]
-	return ok && one.Webhook != nil && c.public != "" && c.hooks[provider] != ""
+	return ok && one.Webhook != nil && c.public != "" && c.webhookSecret(provider, account) != ""
 }
 
 // Contract gives the contract with that digest, however old.
@@ -166,15 +207,20 @@ func (c *Catalogue) Contract(ctx context.Context, digest events.Digest) (*contra
 	return one, nil
 }
 
-// Account gives where the calls of a provider and account go as configured now:
-// what is said of the account, and else what is said of its provider.
+// Account gives where the calls of a provider and account go as configured now.
+// Each part is said by the flag of the account, else by the flag of its
+// provider, else by the file's entry of the account, else by its entry for all
+// accounts. An account that is configured nowhere, by now, gets nothing of what
+// is said for all: its jobs are not another account's to ask for.
 func (c *Catalogue) Account(provider, account string) (poller.Account, error) {
-	a, all := c.accounts[provider+"/"+account], c.accounts[provider]
-	if a.BaseURL == "" {
-		a.BaseURL = all.BaseURL
+	one, all := c.accounts[provider+"/"+account], c.accounts[provider]
+	file := c.file.table().accounts[provider]
+	a := poller.Account{
+		BaseURL:    cmp.Or(one.BaseURL, all.BaseURL, file[account].BaseURL, file[AllAccounts].BaseURL),
+		Credential: cmp.Or(one.Credential, all.Credential, file[account].Credential, file[AllAccounts].Credential),
 	}
-	if a.Credential == "" {
-		a.Credential = all.Credential
+	if !c.HasAccount(provider, account) {
+		a = poller.Account{Missing: fmt.Sprintf("account %s of provider %s is not configured any more", account, provider)}
 	}
 	return a, nil
 }

@@ -132,7 +132,7 @@ func TestCatalogue(t *testing.T) {
 	}
 	kept := &store{kept: map[events.Digest][]byte{}}
 	accounts := map[string]poller.Account{"example": {BaseURL: "http://all"}, "example/one": {BaseURL: "http://one"}}
-	c, err := wire.NewCatalogue(ctx, kept, parsed, sources, accounts, map[string]string{"example": "env:HOOK"}, "https://public")
+	c, err := wire.NewCatalogue(ctx, kept, parsed, sources, accounts, map[string]string{"example": "env:HOOK"}, nil, "https://public")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestCatalogue(t *testing.T) {
 		}{
 			{"example", "one", "http://one", true},
 			{"example", "default", "http://all", true},
-			{"example", "other", "http://all", false},
+			{"example", "other", "", false},
 			{"replicate", "default", "", true},
 		} {
 			a, err := c.Account(one.provider, one.account)
@@ -182,18 +182,18 @@ func TestCatalogue(t *testing.T) {
 	})
 	t.Run("reachable", func(t *testing.T) {
 		for provider, want := range map[string]bool{"example": true, "replicate": false, "nobody": false} {
-			if c.Reachable(provider) != want {
+			if c.Reachable(provider, "default") != want {
 				t.Errorf("%s reachable: %v", provider, !want)
 			}
 		}
-		hidden, err := wire.NewCatalogue(ctx, kept, parsed, sources, nil, map[string]string{"example": "env:HOOK"}, "")
-		if err != nil || hidden.Reachable("example") {
+		hidden, err := wire.NewCatalogue(ctx, kept, parsed, sources, nil, map[string]string{"example": "env:HOOK"}, nil, "")
+		if err != nil || hidden.Reachable("example", "default") {
 			t.Errorf("reachable without an address, %v", err)
 		}
 	})
 	t.Run("a store that refuses", func(t *testing.T) {
 		broken := &store{err: errors.New("full")}
-		if _, err := wire.NewCatalogue(ctx, broken, parsed, sources, nil, nil, ""); !errors.Is(err, broken.err) {
+		if _, err := wire.NewCatalogue(ctx, broken, parsed, sources, nil, nil, nil, ""); !errors.Is(err, broken.err) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -207,14 +207,16 @@ func TestAccountIsFilledFromItsProvider(t *testing.T) {
 		"p":   {BaseURL: "https://all.test", Credential: "env:ALL"},
 		"p/a": {Credential: "env:A"},
 		"p/b": {BaseURL: "https://b.test"},
-	}, nil, "")
+	}, nil, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for account, want := range map[string]poller.Account{
-		"a": {BaseURL: "https://all.test", Credential: "env:A"},
-		"b": {BaseURL: "https://b.test", Credential: "env:ALL"},
-		"c": {BaseURL: "https://all.test", Credential: "env:ALL"},
+		"a":       {BaseURL: "https://all.test", Credential: "env:A"},
+		"b":       {BaseURL: "https://b.test", Credential: "env:ALL"},
+		"default": {BaseURL: "https://all.test", Credential: "env:ALL"},
+		// Another account's jobs are not asked for with the credential of all.
+		"c": {Missing: "account c of provider p is not configured any more"},
 	} {
 		if got, err := c.Account("p", account); err != nil || got != want {
 			t.Errorf("account %s is %+v, %v, want %+v", account, got, err, want)

@@ -88,6 +88,9 @@ type Config struct {
 	// HookSecrets are credential references by provider; a provider without
 	// one cannot call back.
 	HookSecrets map[string]string
+	// Credentials is the credentials file, for what Accounts and HookSecrets do
+	// not say. Nil means none.
+	Credentials *Credentials
 	// PublicURL is where providers reach this service; "" if they cannot.
 	PublicURL string
 
@@ -139,7 +142,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
 	}
 	s := &Service{cfg: cfg, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation)}
-	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.PublicURL); err != nil {
+	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}
 	identities := hmac.New(sha256.New, cfg.Identity.Key)
@@ -167,6 +170,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
 		Source: "/webhooks/" + cfg.Run,
 	})
+	s.warnUnresolved(ctx)
+	cfg.Credentials.onChange(func() { s.warnUnresolved(context.WithoutCancel(ctx)) })
 	return s, nil
 }
 
@@ -177,7 +182,7 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	group.Go(func() error { return s.hooks.Run(ctx) })
 	group.Go(func() error {
 		handler := api.Handler(api.Options{
-			Service: s.ingest, Keys: s.cfg.Keys, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
+			Service: s.ingest, Keys: denying{s.cfg.Keys, s.cfg.Credentials.table}, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
 			Ready: func(context.Context) error { return s.permits() },
 		})
 		return api.Serve(ctx, s.cfg.Listener, handler, s.cfg.Log)
@@ -200,7 +205,7 @@ type Provider struct {
 
 // Providers lists the configured ones by name, each with its default account
 // and those that were configured beside it.
-func (s *Service) Providers() []Provider {
+func (s *Service) Providers(ctx context.Context) []Provider {
 	var list []Provider
 	for _, name := range s.catalogue.Providers() {
 		c, _ := s.catalogue.Current(name)
@@ -213,9 +218,13 @@ func (s *Service) Providers() []Provider {
 			}
 			switch {
 			case strings.HasPrefix(strings.ToLower(base), "http:") && !s.cfg.AllowHTTP:
-				p.Unusable = "its base URL is plain http: give --allow-http, or another with --base-url"
+				p.Unusable = "its base URL is plain http: give --allow-http, or another base URL"
 			case c.Credential.Place != contract.PlaceNone && a.Credential == "":
-				p.Unusable = "no credential is configured: give one with --credential"
+				p.Unusable = "no credential is configured: name one in credentials.yaml or with --credential"
+			case a.Credential != "":
+				if _, err := s.cfg.Resolve.Resolve(ctx, a.Credential); err != nil {
+					p.Unusable = err.Error()
+				}
 			}
 			list = append(list, p)
 		}
@@ -353,8 +362,8 @@ func (s *Service) gone(owner string) bool {
 }
 
 // callback is the address a provider may call for an operation.
-func (s *Service) callback(provider, operation string) string {
-	if !s.catalogue.Reachable(provider) {
+func (s *Service) callback(provider, account, operation string) string {
+	if !s.catalogue.Reachable(provider, account) {
 		return ""
 	}
 	return strings.TrimRight(s.cfg.PublicURL, "/") + "/hooks/" + provider + "/" + operation

@@ -151,7 +151,7 @@ func (w *world) poller(p *process, name string, c *contract.Contract) *actor {
 		j := a.journal()
 		worker := poller.New(poller.Config{
 			Journal: j, Call: &caller{a}, Directory: directory{c}, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
-			Callback: func(string, string) string { return "" },
+			Callback: func(_, _, _ string) string { return "" },
 			Source:   "/poller/" + name, Owner: a.name, Gone: w.gone(p),
 		})
 		var leases *journal.Leases
