@@ -214,7 +214,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 // the file makes another.
 func (l *local) keys(path string, now time.Time) (*ingest.Keys, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		key, bearer, err := ingest.NewKey(rand.Reader, firstPrincipal, now)
+		key, bearer, err := ingest.NewKey(rand.Reader, firstPrincipal, true, now)
 		if err != nil {
 			return nil, err
 		}

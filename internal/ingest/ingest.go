@@ -43,6 +43,7 @@ const (
 type Caller struct {
 	Principal string // outlives its keys
 	KeyID     string
+	Operator  bool // may place and release holds
 }
 
 // Directory gives contracts as they are configured now.

@@ -166,7 +166,7 @@ func TestKeysFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	now := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
 	random := rand.NewChaCha8([32]byte{7})
-	key, bearer, err := NewKey(random, "alice", now)
+	key, bearer, err := NewKey(random, "alice", false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestKeysFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := keys.Authenticate([]string{"Bearer " + bearer}); err != nil || c != (Caller{"alice", key.ID}) {
+	if c, err := keys.Authenticate([]string{"Bearer " + bearer}); err != nil || c != (Caller{"alice", key.ID, false}) {
 		t.Fatal(c, err)
 	}
 	for _, bad := range [][]string{
@@ -212,7 +212,7 @@ func TestKeysFile(t *testing.T) {
 	}
 	// A second key of the principal, then the first one disabled: both are seen
 	// without a restart, and the principal stays who it is.
-	second, bearer2, err := NewKey(random, "alice", now)
+	second, bearer2, err := NewKey(random, "alice", false, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestKeysFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	disabled := strings.Replace(string(text), `Z"}`, `Z","disabled":true}`, 1)
+	disabled := strings.Replace(string(text), `Z",`, `Z","disabled":true,`, 1)
 	if err := os.WriteFile(path, []byte("# comment\n\n"+disabled), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestKeysFile(t *testing.T) {
 	if _, err := keys.Authenticate([]string{"Bearer " + bearer2}); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := NewKey(random, "Not a name", now); err == nil {
+	if _, _, err := NewKey(random, "Not a name", false, now); err == nil {
 		t.Error("a principal of other characters was taken")
 	}
 }

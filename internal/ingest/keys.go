@@ -37,11 +37,18 @@ type Key struct {
 	SHA256    string    `json:"sha256"` // of the secret part, in hex
 	Created   time.Time `json:"created"`
 	Disabled  bool      `json:"disabled,omitzero"`
+	// Operator says that the key may also place and release holds. Where no line
+	// of a file has the member, the file is older than it, and the first key, the
+	// one that the first start made, has the right.
+	Operator *bool `json:"operator"`
 }
 
+// Operates says whether the key has the operator's right.
+func (k Key) Operates() bool { return k.Operator != nil && *k.Operator }
+
 // NewKey makes a key from 256 random bits and gives the bearer text, which is
-// shown once and not kept.
-func NewKey(random io.Reader, principal string, now time.Time) (Key, string, error) {
+// shown once and not kept. operator gives it the operator's right.
+func NewKey(random io.Reader, principal string, operator bool, now time.Time) (Key, string, error) {
 	if !contract.ValidName(principal) {
 		return Key{}, "", fmt.Errorf("make a key: principal %q: must be 1 to 64 of a-z, 0-9, _ and -", principal)
 	}
@@ -52,7 +59,7 @@ func NewKey(random io.Reader, principal string, now time.Time) (Key, string, err
 	id := strings.ToLower(base32.StdEncoding.EncodeToString(raw[:10]))
 	secret := base64.RawURLEncoding.EncodeToString(raw[10:])
 	sum := sha256.Sum256([]byte(secret))
-	key := Key{ID: id, Principal: principal, SHA256: hex.EncodeToString(sum[:]), Created: now.UTC().Truncate(time.Second)}
+	key := Key{ID: id, Principal: principal, SHA256: hex.EncodeToString(sum[:]), Created: now.UTC().Truncate(time.Second), Operator: &operator}
 	return key, keyPrefix + id + "." + secret, nil
 }
 
@@ -60,25 +67,15 @@ func NewKey(random io.Reader, principal string, now time.Time) (Key, string, err
 // replaced whole: a crash leaves the old one or the new one, and in the latter
 // case a key whose secret nobody saw, which can be disabled or left.
 func AddKey(path string, key Key) error {
-	old, err := readKeys(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("add a key to %s: %w", path, err)
-	}
-	for _, k := range old {
-		if k.ID == key.ID {
-			return fmt.Errorf("add a key to %s: there is one with id %s", path, key.ID)
+	err := changeKeys(path, func(list []Key) ([]Key, error) {
+		for _, k := range list {
+			if k.ID == key.ID {
+				return nil, fmt.Errorf("there is one with id %s", key.ID)
+			}
 		}
-	}
-	var text bytes.Buffer
-	for _, k := range append(old, key) {
-		line, err := json.Marshal(k)
-		if err != nil {
-			return fmt.Errorf("add a key to %s: %w", path, err)
-		}
-		text.Write(line)
-		text.WriteByte('\n')
-	}
-	if err := replaceFile(path, text.Bytes()); err != nil {
+		return append(list, key), nil
+	})
+	if err != nil {
 		return fmt.Errorf("add a key to %s: %w", path, err)
 	}
 	return nil
@@ -131,6 +128,7 @@ func readKeys(path string) ([]Key, error) {
 	}
 	var list []Key
 	seen := map[string]bool{}
+	stated := false // some line has the member operator
 	for i, line := range bytes.Split(text, []byte{'\n'}) {
 		if line = bytes.TrimSpace(line); len(line) == 0 || line[0] == '#' {
 			continue
@@ -138,7 +136,7 @@ func readKeys(path string) ([]Key, error) {
 		var k Key
 		if err := json.Unmarshal(line, &k, json.RejectUnknownMembers(true)); err != nil {
 			// The library's text could show the line, and so a digest.
-			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\"}", path, i+1)
+			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\",\"operator\"}", path, i+1)
 		}
 		if problem := k.problem(); problem != "" {
 			return nil, fmt.Errorf("%s:%d: %s", path, i+1, problem)
@@ -147,7 +145,14 @@ func readKeys(path string) ([]Key, error) {
 			return nil, fmt.Errorf("%s:%d: id %s is there twice", path, i+1, k.ID)
 		}
 		seen[k.ID] = true
+		stated = stated || k.Operator != nil
 		list = append(list, k)
+	}
+	for i := range list {
+		if list[i].Operator == nil {
+			right := !stated && i == 0
+			list[i].Operator = &right
+		}
 	}
 	return list, nil
 }
@@ -244,7 +249,7 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") || key.Disabled {
 		return Caller{}, refused
 	}
-	return Caller{Principal: key.Principal, KeyID: key.ID}, nil
+	return Caller{Principal: key.Principal, KeyID: key.ID, Operator: key.Operates()}, nil
 }
 
 // Unauthenticated refuses a caller without telling why: a key that is unknown,

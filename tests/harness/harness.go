@@ -184,7 +184,7 @@ func (h *House) Start() {
 	must(err)
 	keyFile := filepath.Join(h.dir, "keys.jsonl")
 	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
-		key, bearer, err := ingest.NewKey(strings.NewReader(strings.Repeat("harness key", 16)), "tester", time.Now())
+		key, bearer, err := ingest.NewKey(strings.NewReader(strings.Repeat("harness key", 16)), "tester", true, time.Now())
 		must(err)
 		must(ingest.AddKey(keyFile, key))
 		h.Bearer = bearer
