@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) journal.Store) {
 		{"each stream takes its subjects", subjects},
 		{"one message per subject", onePerSubject},
 		{"a webhook is refused the second time", webhookOnce},
+		{"control keeps everything", controlKeeps},
 		{"cursor", cursor},
 		{"cursor waits", cursorWaits},
 		{"queue leases", queueLeases},
