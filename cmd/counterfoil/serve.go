@@ -39,6 +39,7 @@ type options struct {
 	HookSecrets []string // PROVIDER=REFERENCE
 	PublicURL   string
 	AllowHTTP   bool
+	Networks    []string // CIDR
 	LogLevel    string
 }
 
@@ -73,6 +74,7 @@ it runs. See docs/CREDENTIALS.md.`,
 	flags.StringArrayVar(&o.HookSecrets, "hook-secret", nil, "PROVIDER=env:NAME or file:PATH that signs its webhooks, repeatable")
 	flags.StringVar(&o.PublicURL, "public-url", "", "where providers reach this service for webhooks")
 	flags.BoolVar(&o.AllowHTTP, "allow-http", false, "call providers by plain http, where credentials can be read on the way")
+	flags.StringArrayVar(&o.Networks, "allow-network", nil, "ADDRESS/BITS that links and redirects of answers may lead to, beside public addresses, repeatable")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -123,6 +125,10 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		builtin = contracts.FS
 	}
 	accounts, hooks, err := o.accounts()
+	if err != nil {
+		return nil, err
+	}
+	policy, err := o.policy()
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +206,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		Keys: keys, Listener: listener, Workers: o.Workers,
 		Resolve: outbound.SystemReferences(), AllowHTTP: o.AllowHTTP,
 		Check: l.nats.Check,
-		Dial:  (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		Dial:  outbound.SystemDialer(nil), Policy: policy,
 	}
 	if change != nil {
 		change(&config)
@@ -252,6 +258,18 @@ func dataHint(err error) error {
 		return &coded{exitFailure, "run the program version that wrote it, or a newer one", err}
 	}
 	return err
+}
+
+// policy reads the networks that links and redirects may lead to.
+func (o options) policy() (p outbound.Policy, err error) {
+	for _, text := range o.Networks {
+		network, bad := outbound.ParseNetwork(text)
+		if bad != nil {
+			err = errors.Join(err, usage("--allow-network: %w", bad))
+		}
+		p.Allow = append(p.Allow, network)
+	}
+	return p, err
 }
 
 // accounts reads the flags that name providers and accounts.

@@ -50,14 +50,17 @@ const (
 	HeaderTooLarge    Class = "header_too_large"
 	BodyCut           Class = "body_cut"       // headers arrived, the body ended early
 	BodyTooLarge      Class = "body_too_large" // headers arrived, the body is over the limit
+	Encoding          Class = "encoding"       // headers arrived, the body is in a content coding that is not read here
 	RedirectRefused   Class = "redirect_refused"
+	// DestinationRefused: Config.Policy lets nothing be dialled there.
+	DestinationRefused Class = "policy"
 )
 
 // Classes lists every Class.
 func Classes() []Class {
 	return []Class{
 		InvalidRequest, CredentialMissing, CredentialChanged, NotAfter, Canceled, Timeout, DNS, Dial, TLS,
-		Reset, Protocol, HeaderTooLarge, BodyCut, BodyTooLarge, RedirectRefused,
+		Reset, Protocol, HeaderTooLarge, BodyCut, BodyTooLarge, Encoding, RedirectRefused, DestinationRefused,
 	}
 }
 
@@ -65,7 +68,7 @@ func Classes() []Class {
 // neither the credential nor path or query of the URL. For every Class up to
 // Reset both values of Sent occur except where no request can exist yet
 // (invalid_request, credential_*, dns, dial and tls are always NotSent on a
-// first hop).
+// first hop, and so is policy).
 type Failure struct {
 	Class Class
 	Sent  Sent

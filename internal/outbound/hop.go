@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,10 @@ type hop struct {
 	scrub    scrubber
 	timeout  time.Duration
 	maxBody  int64
+	// trusted are origins that may have any address, trusts says that this hop's
+	// is one of them and was reached through such ones only.
+	trusted []string
+	trusts  bool
 }
 
 func (c *Client) prepare(r Request) (*hop, error) {
@@ -43,6 +48,7 @@ func (c *Client) prepare(r Request) (*hop, error) {
 	if h.origin, err = httprule.Origin(link); err != nil {
 		return nil, err
 	}
+	h.trusted, h.trusts = r.Trusted, slices.Contains(r.Trusted, h.origin)
 	if h.url.Scheme == "http" && !c.cfg.AllowHTTP {
 		return nil, errors.New("plain http is not allowed")
 	}

@@ -14,8 +14,10 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,10 +42,14 @@ type network struct {
 	// conn may wrap the client's end.
 	conn func(net.Conn) net.Conn
 	cert *tls.Certificate // set by secure
+	// hosts are the addresses of names, public if there is none; one that is a
+	// list has another at each dial.
+	hosts map[string][]string
 
 	mu    sync.Mutex // guards the fields below
 	conns []*received
 	addrs []string
+	asked []string // addresses that the client was asked about
 }
 
 // received is what one connection carried to the provider, after decryption,
@@ -72,11 +78,39 @@ func (r *received) text() string {
 	return string(r.bytes)
 }
 
-func (nw *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+// anywhere lets everything be dialled.
+func anywhere(context.Context, string, string, syscall.RawConn) error { return nil }
+
+// resolve gives the IP address and port of addr.
+func (nw *network) resolve(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		nw.t.Error(err)
+	}
+	nw.mu.Lock()
+	defer nw.mu.Unlock()
+	ip := "93.184.216.34"
+	if list := nw.hosts[host]; len(list) > 0 {
+		ip = list[0]
+		if len(list) > 1 {
+			nw.hosts[host] = list[1:]
+		}
+	} else if literal, err := netip.ParseAddr(host); err == nil {
+		ip = literal.String() // sockets write a mapped one as IPv4
+	}
+	to := net.JoinHostPort(ip, port)
+	nw.asked = append(nw.asked, to)
+	return to
+}
+
+func (nw *network) dial(ctx context.Context, _, addr string, control outbound.Control) (net.Conn, error) {
 	if nw.dialing != nil {
 		if err := nw.dialing(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if err := control(ctx, "tcp4", nw.resolve(addr), nil); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
 	client, server := pipe()
 	end := net.Conn(server)

@@ -18,8 +18,21 @@
 //     network. Every doubt is SentUnknown.
 //
 // Guarantees for every call: the whole exchange ends within its timeout, the
-// body and the headers are bounded, nothing is decompressed, credentials are
-// resolved for this call and do not appear in an Answer or an error.
+// body and the headers are bounded, credentials are resolved for this call and
+// do not appear in an Answer or an error.
+//
+// Guarantees about where a call goes: an origin in Request.Trusted may have any
+// address. For every other origin, and for each redirect once such an origin was
+// on the way (also one that leads back), Config.Policy decides on the IP address
+// that is dialled, after name resolution and before the first packet; a name
+// that resolves differently a moment later gains nothing by it. A
+// refused destination sees nothing, and is named in the Failure. Connections
+// that were opened for a trusted origin and others are never used for each other.
+//
+// Content codings. None is asked for, yet some hosts send stored objects
+// compressed. gzip, deflate and zstd are undone; limits, Answer.Body and with
+// it every digest and size that is recorded are about the decoded bytes. What
+// is in any other coding, or in several, is not handed on.
 //
 // Limits. Between the clock check and the system call lie microseconds in which
 // the process can be stopped; they are not closed. A read that meets an idle connection's end
@@ -39,8 +52,11 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"code.dny.dev/ssrf"
 
 	"github.com/counterfoil/counterfoil/internal/httprule"
 )
@@ -57,16 +73,13 @@ const (
 // MaxTimeout is the longest exchange that can be asked for.
 const MaxTimeout = 24 * time.Hour
 
-// Dialer opens a connection to host:port. It must return when ctx ends. It is
-// the place for address rules (no loopback, no private networks), since it sees
-// the address after name resolution.
-type Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-
 // Config of a Client. Dial, Clock and Resolve are required.
 type Config struct {
 	Dial    Dialer
 	Clock   Clock
 	Resolve CredentialResolver
+	// Policy is for origins that a request does not trust. Zero: public addresses only.
+	Policy Policy
 
 	// TLS is cloned; nil means system roots. ALPN is always http/1.1 alone.
 	TLS *tls.Config
@@ -98,6 +111,9 @@ type Request struct {
 	Header      []Header
 	Body        []byte
 	Credential  Credential
+	// Trusted are the origins that the operator chose, as httprule.Origin spells
+	// them: they may have any address. None trusts nothing.
+	Trusted []string
 
 	// SideEffect marks a call that changes something at the provider: create,
 	// cancel, cleanup, a result that can be read once. It needs NotAfter.
@@ -112,7 +128,7 @@ type Request struct {
 	NotAfterMonotonic time.Duration
 	// Timeout of the whole exchange, from Do to the end of the body. Zero: Config.Timeout.
 	Timeout time.Duration
-	// MaxBody bounds the response body in bytes. Zero: Config.MaxResponse.
+	// MaxBody bounds the response body in bytes, decoded. Zero: Config.MaxResponse.
 	MaxBody int64
 	// FollowRedirects is how many redirects a GET or HEAD read may follow. At
 	// zero, and for every other call, the redirect itself is the answer.
@@ -127,9 +143,12 @@ type Request struct {
 // links above all) may be in Header, Body and URL: reduce them before recording.
 type Answer struct {
 	Status int
-	// Header is all of it; httprule.AllowedHeaders reduces it.
+	// Header is all of it; httprule.AllowedHeaders reduces it. Of a decoded body,
+	// Content-Encoding and Content-Length are left out, as they are not about Body.
 	Header http.Header
 	Body   []byte
+	// Coding is the content coding that was undone; empty if there was none.
+	Coding string
 	// Truncated: Body is not the whole body. Always with a Failure.
 	Truncated bool
 	// CloseDelimited: the body ended with the connection, so its end is not proved.
@@ -150,9 +169,12 @@ type Answer struct {
 
 // Client sends requests. It is safe for concurrent use.
 type Client struct {
-	cfg   Config
-	tls   *tls.Config
-	reads *http.Transport // kept-alive connections, for reads only
+	cfg      Config
+	tls      *tls.Config
+	guardian *ssrf.Guardian
+	// Kept-alive connections, for reads only. Those to trusted origins are apart:
+	// the same host and port may not be dialled for others.
+	trusted, others *http.Transport
 }
 
 // New checks cfg and makes a Client. Close it to drop idle connections.
@@ -177,7 +199,11 @@ func New(cfg Config) (*Client, error) {
 	cfg.MaxHeader = orDefault(cfg.MaxHeader, DefaultMaxHeader)
 	cfg.UserAgent = orDefault(cfg.UserAgent, DefaultUserAgent)
 
-	c := &Client{cfg: cfg, tls: &tls.Config{MinVersion: tls.VersionTLS12}}
+	guardian, err := cfg.Policy.guardian()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, guardian: guardian, tls: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if cfg.TLS != nil {
 		c.tls = cfg.TLS.Clone()
 	}
@@ -186,16 +212,22 @@ func New(cfg Config) (*Client, error) {
 		// A fresh connection per create is affordable because it resumes.
 		c.tls.ClientSessionCache = tls.NewLRUClientSessionCache(64)
 	}
-	c.reads = c.transport()
-	c.reads.MaxIdleConnsPerHost = 16
-	c.reads.IdleConnTimeout = 60 * time.Second
-	c.reads.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.dial(ctx, addr, false, nil)
-	}
-	c.reads.DialTLSContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.dial(ctx, addr, true, nil)
-	}
+	c.trusted, c.others = c.pool(true), c.pool(false)
 	return c, nil
+}
+
+// pool makes the transport that keeps connections for reads.
+func (c *Client) pool(trusted bool) *http.Transport {
+	t := c.transport()
+	t.MaxIdleConnsPerHost = 16
+	t.IdleConnTimeout = 60 * time.Second
+	t.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return c.dial(ctx, addr, trusted, false, nil)
+	}
+	t.DialTLSContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
+		return c.dial(ctx, addr, trusted, true, nil)
+	}
+	return t
 }
 
 func orDefault[T comparable](v, d T) T {
@@ -207,7 +239,10 @@ func orDefault[T comparable](v, d T) T {
 }
 
 // Close drops idle connections. Calls under way are not disturbed.
-func (c *Client) Close() { c.reads.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.trusted.CloseIdleConnections()
+	c.others.CloseIdleConnections()
+}
 
 func (c *Client) transport() *http.Transport {
 	var p http.Protocols
@@ -254,7 +289,7 @@ func (c *Client) once(ctx context.Context, h *hop, r Request) (Answer, *Failure)
 	if err := g.refuse(); err != nil { // saves a connection; the check that counts is in Write
 		return a, &Failure{Class: NotAfter, Sent: NotSent, Err: err}
 	}
-	conn, err := c.dial(ctx, address(h.url), h.url.Scheme == "https", g)
+	conn, err := c.dial(ctx, address(h.url), h.trusts, h.url.Scheme == "https", g)
 	if err != nil {
 		// The handshake of a connection carries no byte of the request.
 		return a, &Failure{Class: classify(ctx, err), Sent: NotSent, Err: err}
@@ -329,7 +364,11 @@ func (c *Client) readHop(ctx context.Context, h *hop) (Answer, *Failure) {
 			gotConn.Store(&now)
 		},
 	})
-	resp, err := c.reads.RoundTrip(h.request(traced))
+	pool := c.others
+	if h.trusts {
+		pool = c.trusted
+	}
+	resp, err := pool.RoundTrip(h.request(traced))
 	f := &Failure{Sent: NotSent, Err: err}
 	if at := gotConn.Load(); at != nil {
 		a.SentAt, f.Sent = *at, SentUnknown
@@ -358,9 +397,11 @@ func (c *Client) follow(h *hop, location string, left *int) (*url.URL, error) {
 		return nil, errors.New("redirect: leads to plain http")
 	}
 	from, _ := httprule.Origin(h.url.String())
-	if o, err := httprule.Origin(link); err != nil || o != from {
+	o, err := httprule.Origin(link)
+	if err != nil || o != from {
 		h.leaveOrigin()
 	}
+	h.trusts = h.trusts && slices.Contains(h.trusted, o)
 	return to, nil
 }
 
@@ -376,36 +417,49 @@ func (c *Client) receive(ctx context.Context, resp *http.Response, limit int64, 
 		return &Failure{Class: Protocol, Sent: SentUnknown, Err: errors.New("unasked change of protocol")}
 	}
 	a.CloseDelimited = resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && resp.Request.Method != http.MethodHead
+	body := newContent(resp, limit)
+	defer body.Close()
 	var buf bytes.Buffer
-	n, err := io.Copy(&buf, io.LimitReader(resp.Body, limit+1))
-	a.Body = buf.Bytes()
-	if err != nil {
-		a.Truncated = true
-		a.Body = a.Body[:min(n, limit)]
-		f := &Failure{Class: BodyCut, Sent: SentUnknown, Err: fmt.Errorf("read body after %d bytes: %w", n, err)}
+	n, err := io.Copy(&buf, io.LimitReader(body, limit+1))
+	if err == nil && n <= limit {
+		err = body.end()
+	}
+	a.Body, a.Coding = buf.Bytes()[:min(n, limit)], body.coding
+	f := &Failure{Sent: SentUnknown}
+	switch {
+	case n > limit || body.tooLong():
+		f.Class, f.Err = BodyTooLarge, fmt.Errorf("body is larger than %d bytes", limit)
+	case err == nil:
+		return nil
+	case errors.Is(err, errCoding):
+		f.Class, f.Err = Encoding, err
+	default:
+		f.Class, f.Err = BodyCut, fmt.Errorf("read body after %d bytes: %w", n, err)
 		if class, ended := contextClass(ctx); ended {
 			f.Class = class
 		}
-		return f
 	}
-	if n > limit {
-		a.Truncated = true
-		a.Body = a.Body[:limit]
-		return &Failure{Class: BodyTooLarge, Sent: SentUnknown, Err: fmt.Errorf("body is larger than %d bytes", limit)}
-	}
-	return nil
+	a.Truncated = true
+	return f
 }
 
 // dial connects, and for https shakes hands. With a guard, every byte written
 // afterwards passes it.
-func (c *Client) dial(ctx context.Context, addr string, secure bool, g *guard) (net.Conn, error) {
+func (c *Client) dial(ctx context.Context, addr string, trusted, secure bool, g *guard) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
 	defer cancel()
-	conn, err := c.cfg.Dial(ctx, "tcp", addr)
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, &phaseError{Dial, err}
+	}
+	conn, err := c.connect(ctx, host, addr, trusted)
 	if err != nil {
 		class := Dial
 		if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
 			class = DNS
+		}
+		if refused := (*refusedError)(nil); errors.As(err, &refused) {
+			class = DestinationRefused
 		}
 		return nil, &phaseError{class, fmt.Errorf("connect to %s: %w", addr, err)}
 	}
@@ -413,11 +467,6 @@ func (c *Client) dial(ctx context.Context, addr string, secure bool, g *guard) (
 		conn = &wire{conn, g}
 	}
 	if secure {
-		host, _, err := net.SplitHostPort(addr)
-		if err != nil {
-			conn.Close()
-			return nil, &phaseError{Dial, err}
-		}
 		cfg := c.tls
 		if cfg.ServerName == "" {
 			cfg = c.tls.Clone()
@@ -434,6 +483,23 @@ func (c *Client) dial(ctx context.Context, addr string, secure bool, g *guard) (
 		conn = &spoken{conn, g}
 	}
 	return conn, nil
+}
+
+// connect dials where the policy lets it.
+func (c *Client) connect(ctx context.Context, host, addr string, trusted bool) (net.Conn, error) {
+	v := &visit{guardian: c.guardian}
+	if trusted {
+		v.guardian = nil
+	}
+	if err := v.host(host); err != nil {
+		return nil, err
+	}
+	conn, err := c.cfg.Dial(ctx, "tcp", addr, v.control)
+	if err == nil && !trusted && !v.passed.Load() {
+		conn.Close()
+		return nil, errUnasked
+	}
+	return conn, err
 }
 
 func address(u *url.URL) string {

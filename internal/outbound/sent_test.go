@@ -265,7 +265,9 @@ func TestDeadConnectionMakesNoSecondRequest(t *testing.T) {
 	t.Run("control", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			nw := &network{t: t, serve: serve}
-			tr := &http.Transport{DialContext: nw.dial}
+			tr := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return nw.dial(ctx, network, addr, anywhere)
+			}}
 			defer tr.CloseIdleConnections()
 			for range 2 {
 				req, _ := http.NewRequestWithContext(t.Context(), "POST", "http://api.example.com", strings.NewReader("x"))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 
@@ -34,7 +35,10 @@ func TestRealSockets(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close(); <-done })
 		return "http://" + l.Addr().String()
 	}
-	dialing := func(cfg *outbound.Config) { cfg.Dial = (&net.Dialer{}).DialContext }
+	dialing := func(cfg *outbound.Config) {
+		cfg.Dial = outbound.SystemDialer(nil)
+		cfg.Policy.Allow = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	}
 
 	t.Run("reset after the request", func(t *testing.T) {
 		url := listen(t, func(c *net.TCPConn) {

@@ -148,6 +148,7 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	request := outbound.Request{
 		Method: r.Method, URL: r.URL, Body: r.Body, Timeout: timeout,
 		MaxBody: r.MaxBody, FollowRedirects: r.FollowRedirects,
+		Trusted: append([]string{c.target.Origin}, c.contract.Origins...),
 	}
 	for _, h := range r.Header {
 		request.Header = append(request.Header, outbound.Header{Name: h.Name, Value: h.Value})
@@ -259,14 +260,22 @@ func errorClass(c outbound.Class) events.ErrorClass {
 		return events.ErrorNoCredential
 	case outbound.BodyTooLarge, outbound.HeaderTooLarge:
 		return events.ErrorTooLarge
-	case outbound.RedirectRefused:
+	case outbound.RedirectRefused, outbound.DestinationRefused:
 		return events.ErrorPolicy
+	case outbound.Encoding:
+		return events.ErrorUnreadable
 	case outbound.InvalidRequest:
 		return events.ErrorInternal
 	case outbound.DNS, outbound.Dial, outbound.TLS, outbound.Reset, outbound.Protocol, outbound.BodyCut:
 		return events.ErrorTransport
 	}
 	return events.ErrorTransport
+}
+
+// unread says that a failed exchange left nothing for a contract to read: no
+// answer, or a success whose body nobody here can decode.
+func unread(a outbound.Answer, f *outbound.Failure) bool {
+	return a.Status == 0 || f.Class == outbound.Encoding && a.Status/100 == 2
 }
 
 // reading gives an answer to the contract's expressions.
@@ -501,7 +510,7 @@ func (p *Poller) status(ctx context.Context, s projections.State, c *calls, job 
 	if answer.SentAt.IsZero() {
 		answer.SentAt = p.cfg.Clock.Now() // it failed before it left; it was begun now
 	}
-	if failure != nil && answer.Status == 0 {
+	if failure != nil && unread(answer, failure) {
 		return answer, contract.StatusReading{}, failure, nil
 	}
 	return answer, c.contract.ReadStatus(reading(answer), in), nil, nil
@@ -685,7 +694,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		return outbound.Answer{}, contract.ResultReading{}, nil, fmt.Errorf("build the result call: %w", err)
 	}
 	answer, failure := p.send(ctx, c, request, e.Timeout, e.Attempt)
-	if failure != nil && (answer.Status == 0 || failure.Sent == outbound.NotSent) {
+	if failure != nil && (unread(answer, failure) || failure.Sent == outbound.NotSent) {
 		return answer, contract.ResultReading{}, failure, nil
 	}
 	r := c.contract.ReadResult(reading(answer), in)
@@ -701,7 +710,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 			return answer, r, nil, nil
 		}
 		var failure *outbound.Failure
-		if answer, failure = p.send(ctx, c, request, e.Timeout, nil); failure != nil && answer.Status == 0 {
+		if answer, failure = p.send(ctx, c, request, e.Timeout, nil); failure != nil && unread(answer, failure) {
 			failure.Sent = outbound.SentUnknown // the call before it has left
 			return answer, contract.ResultReading{}, failure, nil
 		}

@@ -101,6 +101,9 @@ type Config struct {
 	Resolve   outbound.CredentialResolver
 	Dial      outbound.Dialer
 	AllowHTTP bool // providers by plain http
+	// Policy is about links and redirects to origins that neither a contract nor
+	// an account names. Zero: public addresses only.
+	Policy outbound.Policy
 
 	// Check says what of the streams is not as it was provisioned; it is asked
 	// every minute. Nil where nobody else can change them.
@@ -148,7 +151,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	identities := hmac.New(sha256.New, cfg.Identity.Key)
 	identities.Write([]byte("credential identities 1"))
 	s.outbound, err = outbound.New(outbound.Config{
-		Dial: cfg.Dial, Clock: cfg.Clock, Resolve: cfg.Resolve, AllowHTTP: cfg.AllowHTTP,
+		Dial: cfg.Dial, Clock: cfg.Clock, Resolve: cfg.Resolve, AllowHTTP: cfg.AllowHTTP, Policy: cfg.Policy,
 		UserAgent: "counterfoil/" + cfg.Build, IdentityKey: identities.Sum(nil), MaxResponse: 1 << 30,
 	})
 	if err != nil {

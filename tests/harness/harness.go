@@ -14,7 +14,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +65,12 @@ type Options struct {
 	Secrets map[string]string
 	// Accounts are further accounts, or replacements.
 	Accounts map[string]poller.Account
+	// Names are the addresses of host names, one for each dial, the last for all
+	// further ones. Every other name has a public address. The simulator answers
+	// at all of them.
+	Names map[string][]string
+	// Policy is where links and redirects may lead beside public addresses.
+	Policy outbound.Policy
 	// Log is where the service's log goes; nil means nowhere.
 	Log *slog.Logger
 	// Workers is how many provider calls run at once; less than 8 means 8.
@@ -98,12 +106,13 @@ type House struct {
 	mu      sync.Mutex
 	workers map[string]context.CancelFunc
 	secrets map[string]string // behind env: references; guarded by mu
+	dials   map[string]int    // by host name; guarded by mu
 }
 
 // New starts an installation and a simulator. It stops at the test's end.
 func New(t testing.TB, o Options) *House {
 	t.Helper()
-	h := &House{T: t, options: o, dir: t.TempDir()}
+	h := &House{T: t, options: o, dir: t.TempDir(), dials: map[string]int{}}
 	h.secrets = map[string]string{"HARNESS_TOKEN": Token, "HARNESS_HOOK": HookSecret}
 	maps.Copy(h.secrets, o.Secrets)
 	var hooks *http.Client
@@ -118,6 +127,31 @@ func New(t testing.TB, o Options) *House {
 		h.Stop()
 	})
 	return h
+}
+
+// publicAddress is that of a name for which a test gives none.
+const publicAddress = "93.184.216.34"
+
+// dial connects to the simulator after it has asked about the address that the
+// name has here, as sockets do.
+func (h *House) dial(ctx context.Context, network, addr string, control outbound.Control) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	ip := publicAddress
+	if literal, err := netip.ParseAddr(host); err == nil {
+		ip = literal.Unmap().String()
+	} else if list := h.options.Names[host]; len(list) > 0 {
+		h.mu.Lock()
+		ip = list[min(h.dials[host], len(list)-1)]
+		h.dials[host]++
+		h.mu.Unlock()
+	}
+	if err := control(ctx, network, net.JoinHostPort(ip, port), nil); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	return h.door.DialContext(ctx, network, addr)
 }
 
 // lateDial sends webhooks to the service as it runs now.
@@ -206,7 +240,7 @@ func (h *House) Start() {
 			},
 			ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
 		},
-		Dial: h.door.DialContext, AllowHTTP: true,
+		Dial: h.dial, AllowHTTP: true, Policy: o.Policy,
 	}
 	if o.Webhooks {
 		config.PublicURL, config.HookSecrets = "http://counterfoil.test", map[string]string{}
