@@ -205,8 +205,8 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		Accounts: accounts, HookSecrets: hooks, Credentials: credentials, PublicURL: o.PublicURL,
 		Keys: keys, Listener: listener, Workers: o.Workers,
 		Resolve: outbound.SystemReferences(), AllowHTTP: o.AllowHTTP,
-		Check: l.nats.Check,
-		Dial:  outbound.SystemDialer(nil), Policy: policy,
+		Check: l.nats.Check, Sync: o.Sync, StoreTime: l.nats.Time,
+		Dial: outbound.SystemDialer(nil), Policy: policy,
 	}
 	if change != nil {
 		change(&config)

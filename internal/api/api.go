@@ -26,6 +26,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/webhook"
 )
@@ -42,7 +43,9 @@ type Options struct {
 	Service  *ingest.Service
 	Keys     Authenticator
 	Webhooks *webhook.Receiver
-	Log      *slog.Logger
+	// Doctor looks at the service for operators. Nil: nobody can ask.
+	Doctor *doctor.Doctor
+	Log    *slog.Logger
 	// Now measures how long a request took.
 	Now func() time.Time
 	// Ready says what is wrong with the process, for /healthz; nil means that
@@ -102,6 +105,9 @@ func (h *handler) routes() []route {
 			route{"POST", "/v1/operations/{id}/decisions", bodyJSON, false, h.decide},
 			route{"GET", "/v1/capabilities", bodyNone, false, h.capabilities},
 		)
+	}
+	if h.o.Doctor != nil {
+		list = append(list, route{"GET", "/v1/doctor", bodyNone, false, h.doctor})
 	}
 	if h.o.Webhooks != nil {
 		list = append(list, route{"POST", "/hooks/{provider}/{id}", bodyRaw, true, h.hook})

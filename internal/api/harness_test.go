@@ -20,6 +20,7 @@ import (
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
@@ -128,6 +129,7 @@ type harness struct {
 	op       string // the operation answered last
 	broken   bool   // Ready fails
 	skew     time.Duration
+	doctor   *doctor.Doctor
 }
 
 type lockedWriter struct {
@@ -191,7 +193,7 @@ func (h *harness) over(store journal.Store) *harness {
 		t.Fatal(err)
 	}
 	h.handler = Handler(Options{
-		Service: h.service, Keys: keys, Webhooks: h.receiver, Log: log, Now: h.clock.Now,
+		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now,
 		Ready: func(context.Context) error {
 			if h.broken {
 				return os.ErrClosed

@@ -17,6 +17,7 @@ type Code string
 const (
 	CodeUnauthenticated     Code = "unauthenticated"
 	CodeAccountNotAllowed   Code = "account_not_allowed"
+	CodeOperatorOnly        Code = "operator_only"
 	CodeNotFound            Code = "not_found"
 	CodeMethodNotAllowed    Code = "method_not_allowed"
 	CodeBodyTooLarge        Code = "body_too_large"
@@ -73,6 +74,7 @@ func Meanings() []Meaning {
 		{CodeUnauthenticated, 401, "A valid key is required", false, "Send Authorization: Bearer with a key of this installation."},
 		{CodeSignatureInvalid, 401, "The signature is not valid", false, "Sign the raw body with the shared secret of this provider."},
 		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
+		{CodeOperatorOnly, 403, "Only an operator may do this", false, "Use a key with the operator's right, or ask who has one."},
 		{CodeNotFound, 404, "Not found", false, "Check the address. Operations of other principals are not shown."},
 		{CodeNoResult, 404, "The operation has no result", false, "Read the operation: it ended without one."},
 		{CodeMethodNotAllowed, 405, "The method is not allowed here", false, "Use a method of the Allow header."},

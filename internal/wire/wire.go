@@ -26,6 +26,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/api"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
@@ -109,6 +110,12 @@ type Config struct {
 	// every minute. Nil where nobody else can change them.
 	Check func(ctx context.Context) error
 
+	// Sync is how the store writes, always or interval; "" where that cannot be
+	// seen. It is only reported.
+	Sync string
+	// StoreTime is the store's clock as it is now; nil where it cannot be asked.
+	StoreTime func(ctx context.Context) (time.Time, error)
+
 	// ClockDifference is what clocks of two processes may differ by; 0 where
 	// one process holds all roles.
 	ClockDifference time.Duration
@@ -126,6 +133,7 @@ type Service struct {
 	outbound  *outbound.Client
 	ingest    *ingest.Service
 	hooks     *webhook.Receiver
+	clocks    *doctor.Clocks // of providers
 
 	generation journal.Generation
 
@@ -144,7 +152,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if began {
 		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
 	}
-	s := &Service{cfg: cfg, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation)}
+	s := &Service{cfg: cfg, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}
@@ -186,7 +194,8 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	group.Go(func() error {
 		handler := api.Handler(api.Options{
 			Service: s.ingest, Keys: denying{s.cfg.Keys, s.cfg.Credentials.table}, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
-			Ready: func(context.Context) error { return s.permits() },
+			Ready:  func(context.Context) error { return s.permits() },
+			Doctor: s.Doctor(),
 		})
 		return api.Serve(ctx, s.cfg.Listener, handler, s.cfg.Log)
 	})
@@ -324,7 +333,7 @@ const (
 
 // RunPoller runs one poller under a name of its own.
 func (s *Service) RunPoller(ctx context.Context, name string) error {
-	store, call := s.cfg.Store, poller.Caller(s.outbound)
+	store, call := s.cfg.Store, poller.Caller(s.clocks.Through(s.outbound))
 	if s.cfg.Through != nil {
 		var err error
 		if store, call, err = s.cfg.Through(name, store, call); err != nil {

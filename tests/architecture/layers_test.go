@@ -31,7 +31,7 @@ var house = laws{
 		{"internal/contract", "internal/signature"},
 		{"internal/workflow"},
 		{"internal/journal", "internal/outbound"},
-		{"internal/ingest", "internal/projector", "internal/poller", "internal/webhook", "internal/journal/memory"},
+		{"internal/doctor", "internal/ingest", "internal/projector", "internal/poller", "internal/webhook", "internal/journal/memory"},
 		{"internal/api"},
 		{"internal/wire", "internal/broker", "internal/journal/conformance"},
 		{"cmd/...", "tests/..."},

@@ -241,6 +241,7 @@ func (h *House) Start() {
 			ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
 		},
 		Dial: h.dial, AllowHTTP: true, Policy: o.Policy,
+		Check: h.nats.Check, Sync: string(broker.SyncInterval), StoreTime: h.nats.Time,
 	}
 	if o.Webhooks {
 		config.PublicURL, config.HookSecrets = "http://counterfoil.test", map[string]string{}

@@ -1,0 +1,36 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/counterfoil/counterfoil/internal/doctor"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+)
+
+// doctor looks at the service. It is for operators, since it tells of every
+// principal's operations and, with ?probe=true, has providers called.
+func (h *handler) doctor(ctx context.Context, c *call) (answer, error) {
+	if !c.caller.Operator {
+		return answer{}, &ingest.Refusal{Code: ingest.CodeOperatorOnly, Detail: "the report is for operators: it tells of every principal's operations"}
+	}
+	q, err := c.query("probe")
+	if err != nil {
+		return answer{}, err
+	}
+	var r doctor.Request
+	switch q.Get("probe") {
+	case "", "false":
+	case "true":
+		r.Probe = true
+	default:
+		return answer{}, parameter("probe", ingest.FieldNotAllowed, "must be true or false", "true", "false")
+	}
+	ctx, stop := untilStopping(ctx)
+	defer stop()
+	report, err := h.o.Doctor.Look(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusOK, body: report}, nil
+}

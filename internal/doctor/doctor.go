@@ -1,0 +1,361 @@
+// Package doctor looks at a running service and says what is right, what is
+// not, and what to do about it.
+//
+// Guarantees. A look changes nothing and appends nothing. No provider is called
+// unless a probe is asked for, and then with one read of each account that the
+// contract says is without effect. The work is bounded whatever the ledger
+// holds; where something was left out, the report says so. Secrets are not in
+// it, and text of providers only as the state keeps it, cleaned.
+//
+// Limits. What cannot be seen is called unseen and not ok. Operations are found
+// in the history, which may lag a moment; those reported are read again from
+// the ledger.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// Status is a check's verdict.
+type Status string
+
+// Verdicts.
+const (
+	OK     Status = "ok"
+	Warn   Status = "warn" // somebody should look, the service does what it can
+	Fail   Status = "fail" // the service cannot do what it is for
+	Unseen Status = "unseen"
+)
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name    string   `json:"name"`              // what kind of thing
+	Subject string   `json:"subject,omitempty"` // which one
+	Status  Status   `json:"status"`
+	Seen    string   `json:"seen"`              // what was seen, in plain words
+	Do      []string `json:"do,omitempty"`      // what helps; commands are given in full
+	Runbook string   `json:"runbook,omitempty"` // a page of the documentation
+}
+
+// Report is one look at a service.
+type Report struct {
+	At     time.Time `json:"at"`
+	Build  string    `json:"build"`
+	Checks []Check   `json:"checks"`
+	Cut    []string  `json:"cut,omitempty"` // what was left out, and why
+}
+
+// Count counts the checks with a verdict.
+func (r Report) Count(s Status) int {
+	n := 0
+	for _, c := range r.Checks {
+		if c.Status == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Journal is what is read of the ledger.
+type Journal interface {
+	LedgerTime(ctx context.Context) (time.Time, bool, error)
+	Providers(ctx context.Context) ([]string, error)
+	Records(ctx context.Context, before uint64, limit int, keep func(*projections.Record) bool) (journal.Page, error)
+	Current(ctx context.Context, operation string) (projections.State, error)
+}
+
+// Caller makes one exchange with a provider.
+type Caller interface {
+	Do(ctx context.Context, r outbound.Request) (outbound.Answer, error)
+	CredentialIdentity(ctx context.Context, ref string) (string, error)
+}
+
+// Account is one configured account of a provider.
+type Account struct {
+	Provider, Account string
+	BaseURL           string // "" for the contract's own
+	Credential        string // reference, "" for none
+	Unusable          string // why its calls will not leave; "" if nothing is known
+	Contract          *contract.Contract
+}
+
+// Config of a [Doctor]. Fields that may be nil say so.
+type Config struct {
+	Build   string
+	Now     func() time.Time
+	Journal Journal
+	Call    Caller
+	Clocks  *Clocks
+
+	// Sync is how the store writes: always, interval, or "" where that cannot be
+	// seen from here.
+	Sync string
+	// Streams says what of the streams is not as provisioned; nil where nothing
+	// can tell.
+	Streams func(ctx context.Context) error
+	// StoreTime is the store's clock as it is now; nil where it cannot be asked.
+	StoreTime func(ctx context.Context) (time.Time, error)
+	// ClockDifference is what clocks of two processes may differ by.
+	ClockDifference time.Duration
+	// Accounts lists the configured accounts.
+	Accounts func(ctx context.Context) []Account
+	// Contract gives a contract by the digest an operation recorded.
+	Contract func(ctx context.Context, digest events.Digest) (*contract.Contract, error)
+}
+
+// Doctor looks at a service. It is safe for concurrent use.
+type Doctor struct{ cfg Config }
+
+// New makes a Doctor.
+func New(cfg Config) *Doctor { return &Doctor{cfg} }
+
+// Request says how to look.
+type Request struct {
+	// Probe allows one harmless read of each account.
+	Probe bool
+}
+
+// Look makes a report. Trouble with one check is that check's verdict; the error
+// is ctx's alone.
+func (d *Doctor) Look(ctx context.Context, r Request) (Report, error) {
+	v := &visit{d: d, ctx: ctx, at: d.cfg.Now(), request: r}
+	v.durability()
+	v.streams()
+	v.storeClock()
+	v.operations()
+	accounts := v.accounts()
+	if r.Probe {
+		v.probe(accounts)
+	} else {
+		v.credentials(accounts)
+	}
+	v.providerClocks(accounts) // after a probe, which tells their time too
+	v.contracts(accounts)
+	if err := ctx.Err(); err != nil {
+		return Report{}, err
+	}
+	return Report{At: v.at.UTC(), Build: d.cfg.Build, Checks: append(v.checks, v.stuck...), Cut: v.cut}, nil
+}
+
+// visit is one look under way.
+type visit struct {
+	d       *Doctor
+	ctx     context.Context //nolint:containedctx // one call's own, see Look
+	at      time.Time
+	request Request
+
+	checks []Check
+	stuck  []Check // operations come last
+	cut    []string
+	open   []projections.State // those that have not ended, as far as looked
+}
+
+func (v *visit) add(name, subject string, s Status, seen string, do ...string) {
+	v.checks = append(v.checks, Check{Name: name, Subject: subject, Status: s, Seen: seen, Do: do})
+}
+
+// durability says what survives what.
+func (v *visit) durability() {
+	v.add("guarantee", "process death", OK, "what was acknowledged is in the store and outlives this process")
+	switch v.d.cfg.Sync {
+	case "always":
+		v.add("guarantee", "power loss", OK, "the store asks the disk before it acknowledges; whether the disk keeps what it says it has cannot be seen from here")
+	case "interval":
+		v.add("guarantee", "power loss", Warn, "power loss may take the last second, and with it the record of a create that had left",
+			"start with --sync always, unless that is meant")
+	default:
+		v.add("guarantee", "power loss", Unseen, "not verifiable: whether another's server asks the disk before it acknowledges cannot be seen from a client")
+	}
+}
+
+func (v *visit) streams() {
+	if v.d.cfg.Streams == nil {
+		v.add("streams", "", Unseen, "not verifiable: nothing here can read their configuration")
+		return
+	}
+	err := v.d.cfg.Streams(v.ctx)
+	if err == nil {
+		v.add("streams", "", OK, "every stream is as provisioned")
+		return
+	}
+	for _, one := range parts(err) {
+		var drift *journal.DriftError
+		if errors.As(one, &drift) {
+			v.add("streams", drift.Stream, Fail, fmt.Sprintf("%s is %s, want %s; no call with side effects is permitted meanwhile", drift.Field, drift.Have, drift.Want),
+				fmt.Sprintf("put %s of stream %s back to %s, and find out who changed it", drift.Field, drift.Stream, drift.Want))
+			continue
+		}
+		v.add("streams", "", Fail, one.Error(), "see that the store answers; the check is made again every minute")
+	}
+}
+
+// parts takes joined errors apart.
+func parts(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var list []error
+		for _, one := range joined.Unwrap() {
+			list = append(list, parts(one)...)
+		}
+		return list
+	}
+	return []error{err}
+}
+
+// storeClock compares our clock with the store's: the store's own answer, and
+// the newest fact, whose time can only be in the past.
+func (v *visit) storeClock() {
+	const fix = "set this machine's clock and the store's by the same time server"
+	allowed := max(v.d.cfg.ClockDifference, time.Second)
+	if v.d.cfg.StoreTime == nil {
+		v.add("clock", "store", Unseen, "not verifiable: the store cannot be asked for its time")
+	} else {
+		before := v.d.cfg.Now()
+		at, err := v.d.cfg.StoreTime(v.ctx)
+		after := v.d.cfg.Now()
+		ahead, behind := at.Sub(after), before.Sub(at)
+		switch {
+		case err != nil:
+			v.add("clock", "store", Fail, err.Error(), "see that the store answers")
+		case ahead > allowed:
+			v.add("clock", "store", Fail, fmt.Sprintf("the store's clock is %s ahead of this process's, %s allowed", span(ahead), span(allowed)), fix)
+		case behind > allowed:
+			v.add("clock", "store", Fail, fmt.Sprintf("the store's clock is %s behind this process's, %s allowed", span(behind), span(allowed)), fix)
+		default:
+			v.add("clock", "store", OK, fmt.Sprintf("the store's clock and this process's agree within %s", span(max(allowed, after.Sub(before)))))
+		}
+	}
+	newest, any, err := v.d.cfg.Journal.LedgerTime(v.ctx)
+	switch ahead := newest.Sub(v.at); {
+	case err != nil:
+		v.add("clock", "ledger", Fail, err.Error(), "see that the store answers")
+	case !any:
+		v.add("clock", "ledger", OK, "the ledger is empty")
+	case ahead > allowed:
+		v.add("clock", "ledger", Fail, fmt.Sprintf("the newest fact was stored at %s by the store's clock, %s from now", clock(newest), span(ahead)), fix)
+	default:
+		v.add("clock", "ledger", OK, fmt.Sprintf("the newest fact was stored at %s by the store's clock, %s ago", clock(newest), span(-ahead)))
+	}
+}
+
+// accounts says of each configured account whether its calls can leave.
+func (v *visit) accounts() []Account {
+	list := v.d.cfg.Accounts(v.ctx)
+	if len(list) > maxAccounts {
+		v.cut = append(v.cut, fmt.Sprintf("%d of %d accounts were looked at", maxAccounts, len(list)))
+		list = list[:maxAccounts]
+	}
+	for _, a := range list {
+		if a.Unusable == "" {
+			continue
+		}
+		n := 0
+		for i := range v.open {
+			if in := &v.open[i].Intent; in.Provider == a.Provider && in.Account == a.Account {
+				n++
+			}
+		}
+		seen := a.Unusable
+		if n > 0 {
+			seen += "; " + count(n, "open operation belongs", "open operations belong") + " to it"
+		}
+		switch {
+		case a.Credential != "":
+			v.add("account", a.name(), Fail, seen, "put right what "+a.Credential+" names; it is read anew for each call")
+		case n > 0:
+			v.add("account", a.name(), Fail, seen, "give what is missing and start again")
+		default:
+			v.add("account", a.name(), Unseen, "not set up, and no open operation uses it: "+seen)
+		}
+	}
+	return list
+}
+
+const (
+	maxAccounts  = 100
+	maxContracts = 100
+)
+
+func (a Account) name() string { return a.Provider + "/" + a.Account }
+
+// contracts says which recorded contracts are not there any more, or cannot be
+// read by this version.
+func (v *visit) contracts(accounts []Account) {
+	configured := map[string]bool{}
+	for _, a := range accounts {
+		configured[a.Provider] = true
+	}
+	ever, err := v.d.cfg.Journal.Providers(v.ctx)
+	if err != nil {
+		v.add("contract", "", Fail, err.Error(), "see that the store answers")
+	}
+	byProvider, byDigest := map[string]int{}, map[events.Digest][]string{}
+	for i := range v.open {
+		s := &v.open[i]
+		byProvider[s.Intent.Provider]++
+		byDigest[s.Intent.Contract] = append(byDigest[s.Intent.Contract], s.Intent.Provider)
+	}
+	bad := len(v.checks)
+	for _, provider := range ever {
+		if configured[provider] {
+			continue
+		}
+		if n := byProvider[provider]; n > 0 {
+			v.add("contract", provider, Warn, fmt.Sprintf("not configured any more; %s it as recorded, new ones are refused", count(n, "open operation follows", "open operations follow")),
+				"give its contract with --contracts, or let them end")
+		}
+	}
+	digests := make([]events.Digest, 0, len(byDigest))
+	for digest := range byDigest {
+		digests = append(digests, digest)
+	}
+	slices.SortFunc(digests, func(a, b events.Digest) int { return slices.Compare(a[:], b[:]) })
+	if len(digests) > maxContracts {
+		v.cut = append(v.cut, fmt.Sprintf("%d of %d recorded contracts were read", maxContracts, len(digests)))
+		digests = digests[:maxContracts]
+	}
+	for _, digest := range digests {
+		if _, err := v.d.cfg.Contract(v.ctx, digest); err != nil {
+			who := byDigest[digest]
+			v.add("contract", who[0], Fail, fmt.Sprintf("%v; %s", err, count(len(who), "open operation needs it and rests", "open operations need it and rest")),
+				"run the program version that recorded them until they have ended")
+		}
+	}
+	if len(v.checks) == bad {
+		v.add("contract", "", OK, fmt.Sprintf("%s configured; every contract of the open operations looked at can be read", count(len(configured), "contract is", "contracts are")))
+	}
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// span writes a length of time for people, to the second or finer below one.
+func span(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	s := d.Round(time.Second).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,208 @@
+package doctor
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	maxPages = 10  // of the history, each a bounded scan
+	maxOpen  = 500 // operations that have not ended, to be looked at
+	maxStuck = 100 // to be reported
+	// A wake-up may be leased by a worker that died (30 s) and waited for.
+	lateAfter = 2 * time.Minute
+)
+
+// operations finds those that wait for a person, rest, or are late.
+func (v *visit) operations() {
+	j := v.d.cfg.Journal
+	var before uint64
+	for range maxPages {
+		page, err := j.Records(v.ctx, before, maxOpen-len(v.open), func(r *projections.Record) bool {
+			return !r.State.Phase.Terminal()
+		})
+		if err != nil {
+			v.add("operations", "", Fail, err.Error(), "see that the store answers")
+			return
+		}
+		for i := range page.Records {
+			v.open = append(v.open, page.Records[i].State)
+		}
+		if before = page.Before; before == 0 || len(v.open) >= maxOpen {
+			break
+		}
+	}
+	if before > 0 {
+		v.cut = append(v.cut, fmt.Sprintf("operations: the newest part of the history was searched and %s found; older ones may be open too", count(len(v.open), "open one was", "open ones were")))
+	}
+	stopped, resting, late, more := 0, 0, 0, 0
+	for i := range v.open {
+		c, ok := v.stands(v.open[i])
+		if !ok {
+			continue
+		}
+		if len(v.stuck) >= maxStuck {
+			more++
+			continue
+		}
+		// What is reported is read again: it may have moved on meanwhile.
+		now, err := j.Current(v.ctx, v.open[i].Operation)
+		if err != nil {
+			c.Seen += "; its newest facts could not be read: " + err.Error()
+		} else if c, ok = v.stands(now); !ok {
+			continue
+		}
+		switch {
+		case c.Name == nameLate:
+			late++
+		case c.Name == nameRests:
+			resting++
+		default:
+			stopped++
+		}
+		v.stuck = append(v.stuck, c)
+	}
+	if more > 0 {
+		v.cut = append(v.cut, fmt.Sprintf("operations: %d more that do not go on are not listed; counterfoil list --state STATE has them", more))
+	}
+	status := OK
+	seen := fmt.Sprintf("%s looked at: %d waiting for a person, %d resting, %d late", count(len(v.open), "open operation", "open operations"), stopped, resting, late)
+	switch {
+	case late > 0:
+		status = Fail
+	case stopped+resting+more > 0:
+		status = Warn
+	}
+	v.add("operations", "", status, seen)
+}
+
+// Kinds of operations that do not go on.
+const (
+	nameStopped = "stopped"
+	nameRests   = "resting"
+	nameLate    = "late"
+)
+
+// stands says why an operation does not go on, if it does not.
+func (v *visit) stands(s projections.State) (Check, bool) {
+	c := Check{Subject: s.Operation}
+	where := s.Intent.Provider + "/" + s.Intent.Account + ", " + string(s.Phase)
+	if s.Quarantine != "" {
+		where += " (" + string(s.Quarantine) + ")"
+	}
+	switch {
+	case s.Phase.Terminal():
+		return c, false
+	case s.Phase.Stopped():
+		c.Name, c.Status = nameStopped, Warn
+		c.Seen = fmt.Sprintf("%s since %s: %s", where, clock(s.Since), reasonWords(s))
+		c.Do = Commands(s)
+		c.Runbook = Runbook(s)
+		return c, true
+	case s.Pace.Deferred != "" && s.Pace.DeferUntil.After(v.at):
+		c.Name, c.Status = nameRests, Warn
+		c.Seen = fmt.Sprintf("%s, deferred until %s: %s", where, clock(s.Pace.DeferUntil), s.Pace.Deferred)
+		c.Do = []string{deferredHelp(s)}
+		return c, true
+	case s.Paused:
+		c.Name, c.Status = nameRests, Warn
+		c.Seen = where + ", paused: creates and collections rest"
+		return c, true
+	case !s.NextLook.IsZero() && v.at.Sub(s.NextLook) > lateAfter:
+		c.Name, c.Status = nameLate, Fail
+		c.Seen = fmt.Sprintf("%s, was due at %s, %s ago, to %s: %s", where, clock(s.NextLook), span(v.at.Sub(s.NextLook)), s.WaitingFor, s.Because)
+		c.Do = []string{"look in the service's log for this operation; if all workers are busy, raise --workers", "counterfoil timeline " + s.Operation}
+		return c, true
+	}
+	return c, false
+}
+
+// reasonWords says why a stopped operation stopped.
+func reasonWords(s projections.State) string {
+	text := string(s.Reason)
+	if text == "" {
+		text = s.Because
+	}
+	if n := len(s.Candidates); n > 0 {
+		text += ", " + count(n, "job may be its own", "jobs may be its own")
+	}
+	return text
+}
+
+// deferredHelp says what ends a deferral.
+func deferredHelp(s projections.State) string {
+	account := s.Intent.Provider + "/" + s.Intent.Account
+	switch s.Pace.Deferred {
+	case events.DeferNoCredential:
+		return "put a credential behind the reference of " + account + "; it is read anew for each call"
+	case events.DeferTargetChanged:
+		return "put the credential and base URL of " + account + " back to those of its create until it is settled: another account knows nothing of it"
+	case events.DeferThrottled:
+		return "nothing: the provider asked to come back later"
+	case events.DeferHold:
+		return "counterfoil release --provider " + s.Intent.Provider + ", once the reason for the hold is gone"
+	case events.DeferNoContract:
+		return "run the program version that recorded it, or see contract above"
+	}
+	return "see what its timeline says: counterfoil timeline " + s.Operation
+}
+
+// Commands are those that help a stopped operation, in the order in which to
+// think of them. None for one that is not stopped.
+func Commands(s projections.State) []string {
+	decide := func(rest string) string { return "counterfoil decide " + s.Operation + " " + rest }
+	const why = " --why '...'"
+	look := "counterfoil timeline " + s.Operation
+	abandon := decide("abandon" + why)
+	switch s.Phase {
+	case projections.PhaseResultTimedOut:
+		return []string{decide("resume" + why), abandon}
+	case projections.PhaseCancellationUnconfirmed:
+		return []string{decide("resume" + why), decide("mark_cancelled --evidence '...'" + why), abandon}
+	case projections.PhaseResultUnavailable:
+		return []string{decide("retry_collection" + why), abandon}
+	case projections.PhaseResultValidationFailed:
+		return []string{look, decide("retry_collection" + why), decide("accept_result" + why), abandon}
+	case projections.PhaseQuarantined:
+	default:
+		return nil
+	}
+	switch s.Quarantine {
+	case projections.QuarantineUnknown:
+		list := []string{look}
+		for i, id := range s.Candidates {
+			if i == 3 || !plain(id) {
+				break
+			}
+			list = append(list, decide("adopt --job "+id+why))
+		}
+		if len(list) == 1 {
+			list = append(list, decide("adopt --job JOB"+why))
+		}
+		return append(list, decide("retry_create --accept-risk"+why), abandon)
+	case projections.QuarantineLost:
+		return []string{decide("resume" + why), abandon}
+	case projections.QuarantineConflict:
+		return []string{look, decide("adopt --job JOB" + why), abandon}
+	case projections.QuarantineUnreadable:
+		return []string{look, "run the program version that wrote the fact"}
+	}
+	return []string{look}
+}
+
+// plain says whether a provider's id can stand in a command line as it is.
+func plain(id string) bool {
+	for _, c := range []byte(id) {
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+		if !ok {
+			return false
+		}
+	}
+	return id != "" && id[0] != '-' && len(id) <= 128
+}
+
+// Runbook names the page about the state in which an operation stopped.
+func Runbook(projections.State) string { return "" }

@@ -1,0 +1,29 @@
+package wire
+
+import (
+	"context"
+
+	"github.com/counterfoil/counterfoil/internal/doctor"
+)
+
+// Doctor looks at this service as it runs.
+func (s *Service) Doctor() *doctor.Doctor {
+	return doctor.New(doctor.Config{
+		Build: s.cfg.Build, Now: s.cfg.Clock.Now, Journal: s.journal,
+		Call: s.clocks.Through(s.outbound), Clocks: s.clocks,
+		Sync: s.cfg.Sync, Streams: s.cfg.Check, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,
+		Contract: s.catalogue.Contract,
+		Accounts: func(ctx context.Context) []doctor.Account {
+			var list []doctor.Account
+			for _, p := range s.Providers(ctx) {
+				c, _ := s.catalogue.Current(p.Name)
+				a, _ := s.catalogue.Account(p.Name, p.Account) // it has no other error than none
+				list = append(list, doctor.Account{
+					Provider: p.Name, Account: p.Account, BaseURL: a.BaseURL, Credential: a.Credential,
+					Unusable: p.Unusable, Contract: c,
+				})
+			}
+			return list
+		},
+	})
+}
