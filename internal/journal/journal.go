@@ -133,6 +133,9 @@ func Partition(operation string) int {
 	return int(sum[0]) % Partitions
 }
 
+// PartitionName is a partition's name as its tenure gives it.
+func PartitionName(partition int) string { return partitionToken(partition) }
+
 func partitionToken(partition int) string { return fmt.Sprintf("%02d", partition) }
 
 func factSubject(operation string) string {

@@ -30,7 +30,46 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a Projector. All fields but Gone and Sweep are required.
+// Standing is where an operation stands: its phase, and the kind where it is
+// quarantined.
+type Standing struct {
+	Phase      projections.Phase
+	Quarantine projections.Quarantine
+}
+
+// Observer is told what becomes of the partitions. Its methods must return at
+// once; each partition calls from one goroutine.
+type Observer interface {
+	// Behind says that a fact stored at that time is read and not yet recorded;
+	// the zero time, that none is.
+	Behind(partition string, since time.Time)
+	// Stalled says that the partition cannot be projected for now.
+	Stalled(partition string)
+	// Left says that another projector has the partition.
+	Left(partition string)
+	// Stopped is told of a state in which automation rests: fresh, before the
+	// record that says so is written, so that a crash repeats it; or again by
+	// every sweep.
+	Stopped(s projections.State, fresh bool)
+	// Counted gives how many of the partition's operations have not ended. Moved
+	// says what has changed since: after is recorded. A partition is counted at
+	// the beginning of each tenure and by every sweep, and what moves before the
+	// first count is in it.
+	Counted(partition string, open map[Standing]int)
+	Moved(partition string, before, after projections.State)
+}
+
+// unobserved is the Observer where nobody wants to know.
+type unobserved struct{}
+
+func (unobserved) Behind(string, time.Time)                           {}
+func (unobserved) Stalled(string)                                     {}
+func (unobserved) Left(string)                                        {}
+func (unobserved) Stopped(projections.State, bool)                    {}
+func (unobserved) Counted(string, map[Standing]int)                   {}
+func (unobserved) Moved(string, projections.State, projections.State) {}
+
+// Config of a Projector. All fields but Gone, Sweep and Observe are required.
 type Config struct {
 	Journal *journal.Journal
 	Clock   Clock
@@ -51,6 +90,9 @@ type Config struct {
 	// Sweep is how often live operations are compared with their wake-ups.
 	// Default 5 minutes.
 	Sweep time.Duration
+
+	// Observe is told what becomes of the partitions; nil tells nobody.
+	Observe Observer
 }
 
 // Projector projects partitions.
@@ -63,6 +105,9 @@ func New(cfg Config) *Projector {
 	}
 	if cfg.Gone == nil {
 		cfg.Gone = func(string) bool { return false }
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = unobserved{}
 	}
 	return &Projector{cfg: cfg}
 }
@@ -108,9 +153,15 @@ func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) err
 // partition projects one partition for one tenure after the other: a store
 // that does not answer ends a tenure, and the next begins with a take-over.
 func (p *Projector) partition(ctx context.Context, partition int, caught func()) error {
+	name := journal.PartitionName(partition)
 	for {
+		p.cfg.Observe.Stalled(name) // until it has caught up
 		err := p.tenure(ctx, partition, &caught)
-		if ctx.Err() != nil || errors.Is(err, journal.ErrFenced) {
+		if errors.Is(err, journal.ErrFenced) {
+			p.cfg.Observe.Left(name)
+			return err
+		}
+		if ctx.Err() != nil {
 			return err
 		}
 		p.cfg.Log.ErrorContext(ctx, "projection of a partition starts over", "partition", partition, "error", err)
@@ -163,6 +214,8 @@ type Work struct {
 	tenure *journal.Tenure
 	facts  *journal.Facts
 	states map[string]projections.State // of live operations of the partition
+
+	counted bool // by this tenure
 }
 
 // Open starts work where the partition's last history record stands.
@@ -187,10 +240,12 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	entry, err := w.facts.Next(ctx, wait)
 	switch {
 	case errors.Is(err, journal.ErrNoMessage):
+		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("read partition %s: %w", w.tenure.Partition(), err)
 	}
+	w.p.cfg.Observe.Behind(w.tenure.Partition(), entry.Time)
 	operation := entry.Event.Operation
 	before, err := w.state(ctx, operation)
 	if err != nil {
@@ -201,10 +256,16 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	}
 	after, record := projections.Fold(before, entry)
 	record.Build = w.p.cfg.Build
+	if after.Phase.Stopped() && standing(before) != standing(after) {
+		w.p.cfg.Observe.Stopped(after, true)
+	}
 	// The wake-up goes first. A crash here leaves it without its record; whoever
 	// it wakes folds the tail itself, and the next tenure publishes it again.
 	if err := w.tenure.Commit(ctx, record, w.wake(before, after)); err != nil {
 		return false, fmt.Errorf("project %s of %s: %w", record.Type, operation, err)
+	}
+	if w.counted {
+		w.p.cfg.Observe.Moved(w.tenure.Partition(), before, after)
 	}
 	if _, more := projections.Next(after); more || after.Phase.Live() {
 		w.states[operation] = after
@@ -213,6 +274,8 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	}
 	return true, nil
 }
+
+func standing(s projections.State) Standing { return Standing{s.Phase, s.Quarantine} }
 
 // wake gives the wake-up to publish: one whenever the next look moved, a
 // cancelled one when there is none any more.
@@ -253,6 +316,7 @@ func (w *Work) state(ctx context.Context, operation string) (projections.State, 
 // leased or running. A wake-up that is leased counts as present, unless orphans
 // says that leases are nobody's.
 func (w *Work) Sweep(ctx context.Context, orphans bool) error {
+	open := map[Standing]int{}
 	for s, err := range w.tenure.States(ctx) {
 		if err != nil {
 			return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
@@ -260,7 +324,17 @@ func (w *Work) Sweep(ctx context.Context, orphans bool) error {
 		if err := w.sweep(ctx, s, orphans); err != nil {
 			return fmt.Errorf("sweep %s: %w", s.Operation, err)
 		}
+		if s.Phase.Stopped() {
+			w.p.cfg.Observe.Stopped(s, false)
+		}
+		if !s.Phase.Terminal() {
+			open[standing(s)]++
+		}
 	}
+	// Nothing of the partition was recorded meanwhile: this goroutine would have
+	// done it.
+	w.p.cfg.Observe.Counted(w.tenure.Partition(), open)
+	w.counted = true
 	return nil
 }
 
