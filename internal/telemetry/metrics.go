@@ -1,0 +1,294 @@
+// Package telemetry is what can be seen of a running service from outside: its
+// series for Prometheus, and whether it is alive and ready.
+//
+// The roles know nothing of it: they call small interfaces and functions of their
+// own, which are met here. Names and units follow Prometheus' conventions.
+//
+// Guarantees. Every set of labels is bounded: by lists in this program, or by the
+// providers an installation has had. No label and no check holds an operation, a
+// principal, an address, an error's text or anything a caller or provider sent.
+//
+// Limits. What has been counted starts at zero with the process.
+package telemetry
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/projector"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// Buckets in seconds. A call to a provider may take minutes, a wake-up may wait
+// for hours behind a store that does not answer, and a write should take
+// milliseconds.
+var (
+	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	lateBuckets = []float64{.01, .05, .1, .25, .5, 1, 5, 15, 60, 300, 3600}
+	syncBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}
+)
+
+// Config of Metrics. Disk may be nil.
+type Config struct {
+	Build string // program version
+	Now   func() time.Time
+	Disk  Disk
+}
+
+// Disk says how much is free.
+type Disk interface {
+	Free() (bytes uint64, err error) // err: not known
+	Least() uint64                   // bytes kept in reserve
+}
+
+// Metrics holds the series of one process. It is a [projector.Observer] and safe
+// for concurrent use.
+type Metrics struct {
+	now      func() time.Time
+	disk     Disk
+	registry *prometheus.Registry
+
+	lateness prometheus.Histogram
+	calls    *prometheus.CounterVec
+	took     *prometheus.HistogramVec
+	refusals *prometheus.CounterVec
+	sync     prometheus.Histogram
+
+	open, lag, free, reserve *prometheus.Desc
+
+	mu sync.Mutex
+	// Guarded by mu, by partition: how many operations stand where, and since when
+	// a fact waits to be recorded (zero: none does).
+	counts map[string]map[projector.Standing]int
+	behind map[string]time.Time
+}
+
+// New makes the series, in a registry of their own.
+func New(cfg Config) *Metrics {
+	m := &Metrics{
+		now: cfg.Now, disk: cfg.Disk, registry: prometheus.NewRegistry(),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "counterfoil_wakeup_lateness_seconds", Buckets: lateBuckets,
+			Help: "How long after its time a wake-up reached a worker. One that is delivered again counts again.",
+		}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "counterfoil_provider_calls_total",
+			Help: "Exchanges with providers, by the step they were made for and how they went: 2xx to 5xx, or why there was no whole answer.",
+		}, []string{"provider", "call", "outcome"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "counterfoil_provider_call_seconds", Buckets: callBuckets,
+			Help: "How long exchanges with providers took, those without an answer included.",
+		}, []string{"provider", "call"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "counterfoil_refusals_total",
+			Help: "Problems answered to callers and to providers' webhooks, by code (docs/ERRORS.md).",
+		}, []string{"code"}),
+		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "counterfoil_store_sync_seconds", Buckets: syncBuckets,
+			Help: "How long the store took to acknowledge a write to a synced stream, as its client saw it: the way there and back, the server's work and, under sync always, the disk's fsync. Writes that failed are not in it.",
+		}),
+		open: prometheus.NewDesc("counterfoil_operations_open",
+			"Operations that have not ended, by phase, and by kind where they are quarantined, as the projectors have recorded them.", []string{"phase", "kind"}, nil),
+		lag: prometheus.NewDesc("counterfoil_projector_lag_seconds",
+			"Age of the oldest fact that a projector has read and not yet recorded, or how long a partition could not be projected; the largest of all partitions.", nil, nil),
+		free: prometheus.NewDesc("counterfoil_disk_free_bytes",
+			"Bytes that may still be written where the data directory is.", nil, nil),
+		reserve: prometheus.NewDesc("counterfoil_disk_reserve_bytes",
+			"Free bytes below which no new operation and no create is begun.", nil, nil),
+		counts: map[string]map[projector.Standing]int{}, behind: map[string]time.Time{},
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "counterfoil_build_info", Help: "Always 1; the label is the program's version.",
+		ConstLabels: prometheus.Labels{"version": cfg.Build},
+	})
+	build.Set(1)
+	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.sync, derived{m})
+	return m
+}
+
+// Handler serves the series.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+}
+
+// Exchange counts one call to a provider.
+func (m *Metrics) Exchange(e poller.Exchange) {
+	m.calls.WithLabelValues(e.Provider, string(e.Step), e.Outcome).Inc()
+	m.took.WithLabelValues(e.Provider, string(e.Step)).Observe(e.Took.Seconds())
+}
+
+// Woken notes that a wake-up for that time was delivered now.
+func (m *Metrics) Woken(at time.Time) {
+	if !at.IsZero() { // an unreadable one has no time
+		m.lateness.Observe(max(m.now().Sub(at).Seconds(), 0))
+	}
+}
+
+// Refused counts one problem answered.
+func (m *Metrics) Refused(code ingest.Code) { m.refusals.WithLabelValues(string(code)).Inc() }
+
+// Behind implements [projector.Observer].
+func (m *Metrics) Behind(partition string, since time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behind[partition] = since
+}
+
+// Stalled implements [projector.Observer]: the oldest fact it stalled at counts,
+// or the moment it did.
+func (m *Metrics) Stalled(partition string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.behind[partition].IsZero() {
+		m.behind[partition] = m.now()
+	}
+}
+
+// Left implements [projector.Observer].
+func (m *Metrics) Left(partition string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.behind, partition)
+	delete(m.counts, partition)
+}
+
+// Stopped implements [projector.Observer]; what stopped is among what is counted.
+func (m *Metrics) Stopped(projections.State, bool) {}
+
+// Counted implements [projector.Observer].
+func (m *Metrics) Counted(partition string, open map[projector.Standing]int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts[partition] = maps.Clone(open)
+}
+
+// Moved implements [projector.Observer].
+func (m *Metrics) Moved(partition string, before, after projections.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := m.counts[partition]
+	if counts == nil {
+		return
+	}
+	if before.Phase != projections.PhaseNone && !before.Phase.Terminal() {
+		counts[projector.Standing{Phase: before.Phase, Quarantine: before.Quarantine}]--
+	}
+	if !after.Phase.Terminal() {
+		counts[projector.Standing{Phase: after.Phase, Quarantine: after.Quarantine}]++
+	}
+}
+
+// Projected says how many partitions are held and counted here, and how far the
+// one that lags most is behind.
+func (m *Metrics) Projected() (partitions int, lag time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	for _, since := range m.behind {
+		if !since.IsZero() {
+			lag = max(lag, now.Sub(since))
+		}
+	}
+	return len(m.counts), lag
+}
+
+// Open gives how many operations stand where; ok is false before every partition
+// of so many was counted.
+func (m *Metrics) Open(partitions int) (open map[projector.Standing]int, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	open = map[projector.Standing]int{}
+	for _, standing := range standings() {
+		open[standing] = 0
+	}
+	for _, counts := range m.counts {
+		for standing, n := range counts {
+			open[standing] += n
+		}
+	}
+	return open, len(m.counts) >= partitions
+}
+
+// standings lists where an operation that has not ended can stand.
+func standings() []projector.Standing {
+	var list []projector.Standing
+	for _, p := range []projections.Phase{
+		projections.PhaseApprovalPending, projections.PhaseCreatePending, projections.PhaseCreateUnknown, projections.PhaseReconciliation,
+		projections.PhaseAccepted, projections.PhaseObserving, projections.PhaseInputRequired, projections.PhaseCancelRequested,
+		projections.PhaseCancelling, projections.PhaseResultCollecting, projections.PhaseResultTimedOut, projections.PhaseCancellationUnconfirmed,
+		projections.PhaseResultUnavailable, projections.PhaseResultValidationFailed,
+	} {
+		list = append(list, projector.Standing{Phase: p})
+	}
+	for _, q := range []projections.Quarantine{
+		projections.QuarantineUnknown, projections.QuarantineLost, projections.QuarantineConflict, projections.QuarantineUnreadable,
+	} {
+		list = append(list, projector.Standing{Phase: projections.PhaseQuarantined, Quarantine: q})
+	}
+	return list
+}
+
+// derived are the series that are read when they are asked for.
+type derived struct{ m *Metrics }
+
+// Describe implements [prometheus.Collector].
+func (d derived) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{d.m.open, d.m.lag, d.m.free, d.m.reserve} {
+		out <- desc
+	}
+}
+
+// Collect implements [prometheus.Collector]. It asks nobody: what it gives was
+// told, or measured a while ago.
+func (d derived) Collect(out chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	// Without all partitions a sum would look like operations that ended.
+	if open, ok := d.m.Open(journal.Partitions); ok {
+		for standing, n := range open {
+			gauge(d.m.open, float64(n), string(standing.Phase), string(standing.Quarantine))
+		}
+	}
+	_, lag := d.m.Projected()
+	gauge(d.m.lag, lag.Seconds())
+	if d.m.disk == nil {
+		return
+	}
+	if free, err := d.m.disk.Free(); err == nil {
+		gauge(d.m.free, float64(free))
+	}
+	gauge(d.m.reserve, float64(d.m.disk.Least()))
+}
+
+// Store measures the writes to those streams of a store that are synced.
+func (m *Metrics) Store(s journal.Store) journal.Store { return measured{s, m} }
+
+type measured struct {
+	journal.Store
+	m *Metrics
+}
+
+// Publish implements [journal.Store].
+func (s measured) Publish(ctx context.Context, stream journal.Stream, out journal.Outgoing) (uint64, error) {
+	switch stream {
+	case journal.History, journal.Wakeups, journal.Index:
+		return s.Store.Publish(ctx, stream, out)
+	case journal.Ledger, journal.Control, journal.Webhooks, journal.Payloads:
+	}
+	began := s.m.now()
+	n, err := s.Store.Publish(ctx, stream, out)
+	if err == nil {
+		s.m.sync.Observe(s.m.now().Sub(began).Seconds())
+	}
+	return n, err
+}
