@@ -178,7 +178,7 @@ func (h *harness) over(store journal.Store) *harness {
 	})
 	path := filepath.Join(t.TempDir(), "keys")
 	random := rand.NewChaCha8([32]byte{1})
-	for _, who := range []string{"alice", "bob"} {
+	for _, who := range []string{"alice", "bob", "guest"} {
 		key, bearer, err := ingest.NewKey(random, who, who == "alice", h.clock.Now())
 		if err != nil {
 			t.Fatal(err)

@@ -359,3 +359,57 @@ func TestNothingSecretIsKept(t *testing.T) {
 		}
 	})
 }
+
+// accounts has a secret of its own for each account.
+type accounts struct{ directory }
+
+func (accounts) WebhookSecrets(string) []Secret {
+	return []Secret{{Account: "gone", Reference: "env:GONE"}, {Account: "default", Reference: "env:DEFAULT"}, {Account: "other", Reference: "env:OTHER"}}
+}
+
+// A delivery counts for operations of the account whose secret it was signed
+// with. While a secret cannot be had, a delivery that no other fits may be
+// signed with that one, and must come again.
+func TestEachAccountHasItsSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_a", "job-a")
+		values := map[string]string{"GONE": "gone", "DEFAULT": "default", "OTHER": "other"}
+		b.r.cfg.Directory = accounts{b.r.cfg.Directory.(directory)}
+		b.r.cfg.Secrets = outbound.References{LookupEnv: func(name string) (string, bool) { v, ok := values[name]; return v, ok }}
+		send := func(secret string) error {
+			body := `{"event_id":"e-` + secret + `","type":"job.updated","job_id":"job-a","state":"running"}`
+			signed, err := signature.Sign(signature.Scheme{Name: signature.HMACSHA256Hex, Header: "X-Signature", Prefix: "sha256="}, secret, []byte(body), "", time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			header := map[string][]string{}
+			for name, value := range signed {
+				header[name] = []string{value}
+			}
+			_, err = b.r.Receive(t.Context(), "example", "op_a", signature.Delivery{Header: header, Body: []byte(body)})
+			return err
+		}
+		if err := send("default"); err != nil {
+			t.Errorf("signed with its account's secret: %v", err)
+		}
+		if err := send("other"); !errors.Is(err, ErrUnknown) {
+			t.Errorf("signed with another account's secret: %v", err)
+		}
+		if err := send("nobody"); !errors.Is(err, ErrSignature) {
+			t.Errorf("signed with no account's secret: %v", err)
+		}
+		delete(values, "GONE")
+		if err := send("default"); err != nil {
+			t.Errorf("while another account's secret is gone: %v", err)
+		}
+		if err := send("nobody"); err == nil || errors.Is(err, ErrSignature) || errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "account gone: credential env:GONE: not set") {
+			t.Errorf("while a secret is gone: %v", err)
+		}
+		// Two accounts may have one secret.
+		values["GONE"], values["OTHER"] = "gone", "default"
+		if err := send("default"); err != nil {
+			t.Errorf("signed with the secret of two accounts: %v", err)
+		}
+	})
+}

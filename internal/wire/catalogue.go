@@ -185,6 +185,28 @@ func (c *Catalogue) Reachable(provider, account string) bool {
 	return ok && one.Webhook != nil && c.public != "" && c.webhookSecret(provider, account) != ""
 }
 
+// shadowed lists the entries of the file that a flag wins over, sorted:
+// "example.research.credential".
+func (c *Catalogue) shadowed() []string {
+	var list []string
+	for provider, accounts := range c.file.table().accounts {
+		for account, e := range accounts {
+			one, all := c.accounts[provider+"/"+account], c.accounts[provider]
+			for _, part := range []struct{ name, file, flag string }{
+				{"credential", e.Credential, cmp.Or(one.Credential, all.Credential)},
+				{"base_url", e.BaseURL, cmp.Or(one.BaseURL, all.BaseURL)},
+				{"webhook_secret", e.WebhookSecret, c.hooks[provider]},
+			} {
+				if part.file != "" && part.flag != "" {
+					list = append(list, provider+"."+account+"."+part.name)
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
 // Contract gives the contract with that digest, however old.
 func (c *Catalogue) Contract(ctx context.Context, digest events.Digest) (*contract.Contract, error) {
 	c.mu.Lock()

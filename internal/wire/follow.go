@@ -205,9 +205,13 @@ func (d denying) Authenticate(header []string) (ingest.Caller, error) {
 // Credentials says how the credentials file stands.
 func (s *Service) Credentials() CredentialsStatus { return s.cfg.Credentials.Status() }
 
-// warnUnresolved tells of every configured reference that leads to nothing. It
-// is no failure: the value may come later, and is looked for at each call.
-func (s *Service) warnUnresolved(ctx context.Context) {
+// tellCredentials tells of every entry of the file that a flag wins over, and of
+// every configured reference that leads to nothing. The latter is no failure:
+// the value may come later, and is looked for at each call.
+func (s *Service) tellCredentials(ctx context.Context) {
+	for _, at := range s.catalogue.shadowed() {
+		s.cfg.Log.InfoContext(ctx, "a flag wins over an entry of the credentials file", "entry", at)
+	}
 	for _, provider := range s.catalogue.Providers() {
 		for _, account := range s.catalogue.Accounts(provider) {
 			a, _ := s.catalogue.Account(provider, account) // it has no other error than none

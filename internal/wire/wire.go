@@ -181,8 +181,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
 		Source: "/webhooks/" + cfg.Run,
 	})
-	s.warnUnresolved(ctx)
-	cfg.Credentials.onChange(func() { s.warnUnresolved(context.WithoutCancel(ctx)) })
+	s.tellCredentials(ctx)
+	cfg.Credentials.onChange(func() { s.tellCredentials(context.WithoutCancel(ctx)) })
 	return s, nil
 }
 
