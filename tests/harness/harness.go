@@ -9,6 +9,7 @@ package harness
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -71,6 +72,9 @@ type Options struct {
 	Names map[string][]string
 	// Policy is where links and redirects may lead beside public addresses.
 	Policy outbound.Policy
+	// Credentials is the text of a credentials file. With one, no account and no
+	// webhook secret is configured but what it and Accounts say.
+	Credentials string
 	// Log is where the service's log goes; nil means nowhere.
 	Log *slog.Logger
 	// Workers is how many provider calls run at once; less than 8 means 8.
@@ -207,7 +211,17 @@ func (h *House) Start() {
 	parsed, sources, err := wire.LoadContracts(h.contracts(), "")
 	must(err)
 	accounts := map[string]poller.Account{}
+	if o.Credentials != "" {
+		h.SetCredentials(o.Credentials)
+	}
+	file, err := wire.OpenCredentials(wire.CredentialsConfig{
+		Path: h.credentialsPath(), Optional: true, Contracts: parsed, AllowHTTP: true, Now: time.Now, Log: log,
+	})
+	must(err)
 	for name := range parsed {
+		if o.Credentials != "" {
+			continue
+		}
 		accounts[name] = poller.Account{BaseURL: "http://provider.test/" + name, Credential: "env:HARNESS_TOKEN"}
 	}
 	maps.Copy(accounts, o.Accounts)
@@ -229,7 +243,7 @@ func (h *House) Start() {
 	listener := simulator.NewMemoryListener()
 	config := wire.Config{
 		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
-		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts,
+		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file,
 		Keys: keys, Listener: listener, Workers: max(o.Workers, 8),
 		Resolve: outbound.References{
 			LookupEnv: func(name string) (string, bool) {
@@ -246,6 +260,9 @@ func (h *House) Start() {
 	if o.Webhooks {
 		config.PublicURL, config.HookSecrets = "http://counterfoil.test", map[string]string{}
 		for name := range parsed {
+			if o.Credentials != "" {
+				continue
+			}
 			config.HookSecrets[name] = "env:HARNESS_HOOK"
 		}
 	}
@@ -324,6 +341,41 @@ func (h *House) SetSecret(name, value string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.secrets[name] = value
+}
+
+func (h *House) credentialsPath() string { return filepath.Join(h.dir, "credentials.yaml") }
+
+// SetCredentials replaces the credentials file, which takes effect within a
+// second, and which a later Start finds.
+func (h *House) SetCredentials(text string) {
+	h.T.Helper()
+	path := h.credentialsPath()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		h.T.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		h.T.Fatal(err)
+	}
+	if h.options.Credentials != "" {
+		h.options.Credentials = text
+	}
+}
+
+// AddKey makes an API key of the principal, and gives a client with it and its
+// id.
+func (h *House) AddKey(principal string) (c *client.Client, id string) {
+	h.T.Helper()
+	key, bearer, err := ingest.NewKey(rand.Reader, principal, false, time.Now())
+	if err == nil {
+		err = ingest.AddKey(filepath.Join(h.dir, "keys.jsonl"), key)
+	}
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	if c, err = client.New("http://counterfoil.test", bearer, h.HTTP); err != nil {
+		h.T.Fatal(err)
+	}
+	return c, key.ID
 }
 
 // Stop stops the service; the simulator goes on. Start starts it again.
