@@ -375,3 +375,25 @@ func (e Event) CloudEvent() (event.Event, error) {
 	}
 	return out, nil
 }
+
+// TraceID is the trace id of the event's trace context (W3C Trace Context §3.2.2.3),
+// 32 lower-case hexadecimal digits; where there is none that can be used, one
+// made from the operation's id.
+func (e Event) TraceID() string {
+	if parts := strings.Split(e.TraceParent, "-"); len(parts) >= 4 && parts[0] != "ff" && traceID(parts[1]) {
+		return parts[1]
+	}
+	sum := sha256.Sum256([]byte("trace " + e.Operation))
+	return hex.EncodeToString(sum[:16])
+}
+
+func traceID(s string) bool {
+	zero := true
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+		zero = zero && c == '0'
+	}
+	return len(s) == 32 && !zero
+}

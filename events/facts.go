@@ -47,6 +47,8 @@ const (
 	TypeIntentRecorded        Type = "intent.recorded.v1"
 	TypeApprovalGranted       Type = "approval.granted.v1"
 	TypeApprovalDenied        Type = "approval.denied.v1"
+	TypePrepareAttempted      Type = "prepare.attempted.v1"
+	TypePrepareAnswered       Type = "prepare.answered.v1"
 	TypeCreateAttempted       Type = "create.attempted.v1"
 	TypeCreateAnswered        Type = "create.answered.v1"
 	TypeLookupAnswered        Type = "lookup.answered.v1"
@@ -86,6 +88,10 @@ func New(t Type) Fact {
 		return new(ApprovalGranted)
 	case TypeApprovalDenied:
 		return new(ApprovalDenied)
+	case TypePrepareAttempted:
+		return new(PrepareAttempted)
+	case TypePrepareAnswered:
+		return new(PrepareAnswered)
 	case TypeCreateAttempted:
 		return new(CreateAttempted)
 	case TypeCreateAnswered:
@@ -239,6 +245,7 @@ type Promises struct {
 	RepeatCancel       bool // repeating a cancel is safe
 	RepeatResult       bool // reading the result again is safe
 	RepeatCleanup      bool
+	Prepares           uint64 // calls that come before this operation's create; repeating each is safe
 }
 
 // Attempt opens a call with side effects. The call may leave only after the
@@ -253,6 +260,36 @@ type Attempt struct {
 	NotAfter   time.Time
 	Timeout    time.Duration
 	Owner      string // worker and run: "poller-3/run-id"
+}
+
+// PrepareAttempted permits one call that comes before the create, such as the
+// upload of its input. It makes no job, and repeating it is safe. Permit.
+type PrepareAttempted struct {
+	Step uint64 // 0, 1, 2 … in the contract's order
+	Attempt
+	Extra codec.Extra
+}
+
+// PrepareOutcome is how a preparation ended, as far as its author knows.
+type PrepareOutcome string
+
+// Outcomes of a preparation.
+const (
+	PrepareDone      PrepareOutcome = "done"
+	PrepareRejected  PrepareOutcome = "rejected"  // with class throttled: for now only
+	PrepareNotSent   PrepareOutcome = "not_sent"  // proved: no byte left
+	PrepareAmbiguous PrepareOutcome = "ambiguous" // anything else
+	PreparePresumed  PrepareOutcome = "presumed"  // by another worker, for an attempt left open
+)
+
+// PrepareAnswered closes an attempt at a preparation. Evidence.
+type PrepareAnswered struct {
+	Attempt uint64
+	Step    uint64
+	Outcome PrepareOutcome
+	Values  []Tag // what the create needs of the answer, sorted by name
+	Call
+	Extra codec.Extra
 }
 
 // CreateAttempted permits one create request. Permit.
@@ -385,6 +422,7 @@ type JobObserved struct {
 	ProviderTime time.Time
 	RetrievedAt  time.Time
 	Progress     string // as the provider writes it
+	NoResult     bool   // the job has ended and left nothing to collect
 	Prompt       string // due, webhook, cancel, deadline
 	Call
 	Extra codec.Extra
@@ -639,13 +677,16 @@ const (
 	DeferHold          DeferReason = "provider_on_hold"
 	DeferTargetChanged DeferReason = "target_changed" // origin, account or credential differ from those of an unresolved attempt
 	DeferNoContract    DeferReason = "contract_missing"
+	DeferStorageLow    DeferReason = "storage_low" // no room for what a new job would bring
 )
 
-// StepDeferred postpones the due step. Evidence.
+// StepDeferred postpones the due steps, but no deadline. One whose Until has
+// come ends the rest that another began. Evidence.
 type StepDeferred struct {
-	Until  time.Time
-	Reason DeferReason
-	Detail string
+	Until   time.Time
+	Reason  DeferReason
+	Detail  string
+	Creates bool // only creates, and preparations for them, rest
 	Extra  codec.Extra
 }
 

@@ -79,6 +79,7 @@ func (p *Promises) Fields(v *codec.Visitor) {
 	codec.Bool(v, "xc", &p.RepeatCancel)
 	codec.Bool(v, "xr", &p.RepeatResult)
 	codec.Bool(v, "xu", &p.RepeatCleanup)
+	codec.Uint(v, "pn", &p.Prepares)
 }
 
 func (a *Attempt) visit(v *codec.Visitor) {
@@ -104,6 +105,23 @@ func (c *Call) visit(v *codec.Visitor) {
 	codec.Time(v, "ra", &c.RetryAt)
 	codec.Bytes(v, "in", &c.Inline)
 	codec.Digest(v, "b", &c.Body)
+}
+
+// Fields implements [codec.Record].
+func (f *PrepareAttempted) Fields(v *codec.Visitor) {
+	codec.Uint(v, "i", &f.Step)
+	f.Attempt.visit(v)
+	codec.Rest(v, &f.Extra)
+}
+
+// Fields implements [codec.Record].
+func (f *PrepareAnswered) Fields(v *codec.Visitor) {
+	codec.Uint(v, "n", &f.Attempt)
+	codec.Uint(v, "i", &f.Step)
+	codec.Text(v, "oc", &f.Outcome)
+	codec.List(v, "v", &f.Values)
+	f.Call.visit(v)
+	codec.Rest(v, &f.Extra)
 }
 
 // Fields implements [codec.Record].
@@ -154,6 +172,7 @@ func (f *JobObserved) Fields(v *codec.Visitor) {
 	codec.Time(v, "pt", &f.ProviderTime)
 	codec.Time(v, "rt", &f.RetrievedAt)
 	codec.Text(v, "pg", &f.Progress)
+	codec.Bool(v, "nr", &f.NoResult)
 	codec.Text(v, "pr", &f.Prompt)
 	f.Call.visit(v)
 	codec.Rest(v, &f.Extra)
@@ -334,6 +353,7 @@ func (f *StepDeferred) Fields(v *codec.Visitor) {
 	codec.Time(v, "u", &f.Until)
 	codec.Text(v, "r", &f.Reason)
 	codec.Text(v, "dt", &f.Detail)
+	codec.Bool(v, "cr", &f.Creates)
 	codec.Rest(v, &f.Extra)
 }
 

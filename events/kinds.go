@@ -25,6 +25,22 @@ func (*ApprovalDenied) Kind() Kind { return Permit }
 func (*ApprovalDenied) fact() {}
 
 // Type implements [Fact].
+func (*PrepareAttempted) Type() Type { return TypePrepareAttempted }
+
+// Kind implements [Fact].
+func (*PrepareAttempted) Kind() Kind { return Permit }
+
+func (*PrepareAttempted) fact() {}
+
+// Type implements [Fact].
+func (*PrepareAnswered) Type() Type { return TypePrepareAnswered }
+
+// Kind implements [Fact].
+func (*PrepareAnswered) Kind() Kind { return Evidence }
+
+func (*PrepareAnswered) fact() {}
+
+// Type implements [Fact].
 func (*CreateAttempted) Type() Type { return TypeCreateAttempted }
 
 // Kind implements [Fact].

@@ -77,7 +77,7 @@ func (d *driver) attempt(tries *Tries) events.Attempt {
 
 // possible says whether a decider would still take the step at this time.
 func (d *driver) possible(step Step) bool {
-	if step.Kind != StepCreate {
+	if step.Kind != StepCreate && step.Kind != StepPrepare {
 		return true
 	}
 	if over := d.s.Dates.Create; !d.now.Before(over) {
@@ -99,9 +99,28 @@ func (d *driver) take(step Step) {
 		job = "j-1"
 	}
 	switch step.Kind {
+	case StepPrepare:
+		if r := d.put(&events.PrepareAttempted{Step: s.Ready, Attempt: d.attempt(&s.Prepares)}); r.Verdict != Applied {
+			if d.ahead == 0 {
+				d.fail("a preparation was due and possible, but its permit is %s", r.Verdict)
+			}
+			return
+		}
+		if d.died() {
+			return
+		}
+		a := &events.PrepareAnswered{Attempt: s.Prepares.Made, Step: s.Ready, Call: d.call("")}
+		a.Outcome = pick(d, "prepare", []events.PrepareOutcome{events.PrepareDone, events.PrepareDone},
+			[]events.PrepareOutcome{events.PrepareAmbiguous, events.PrepareNotSent, events.PrepareRejected, "later"})
+		if a.Outcome == events.PrepareRejected {
+			a.Class = rapid.SampledFrom([]events.ErrorClass{events.ErrorRefused, events.ErrorThrottled, events.ErrorThrottled}).Draw(d.t, "refusal")
+		}
+		d.put(a)
 	case StepPresume:
 		kind, try := s.OpenAttempt()
 		switch kind {
+		case events.TypePrepareAttempted:
+			d.put(&events.PrepareAnswered{Attempt: try.Number, Step: s.Ready, Outcome: events.PreparePresumed, Call: d.call("")})
 		case events.TypeCreateAttempted:
 			d.put(&events.CreateAnswered{Attempt: try.Number, Outcome: events.CreatePresumed, Call: d.call("")})
 		case events.TypeCancelAttempted:
@@ -203,7 +222,7 @@ func (d *driver) other() {
 			}).Draw(d.t, "late")})
 		}
 	case 6:
-		d.put(&events.StepDeferred{Until: d.now.Add(time.Minute), Reason: events.DeferHold})
+		d.put(&events.StepDeferred{Until: d.now.Add(time.Minute), Reason: events.DeferHold, Creates: rapid.Bool().Draw(d.t, "creates only")})
 	default:
 		choice := rapid.SampledFrom([]events.DecisionKind{
 			events.DecideExtend, events.DecideExtend, events.DecideAdopt, events.DecideRetryCreate, events.DecideRetryCreate,
@@ -230,6 +249,7 @@ func drawIntent(t *rapid.T) *events.IntentRecorded {
 	} {
 		*flag = rapid.Bool().Draw(t, "promise")
 	}
+	p.Prepares = rapid.SampledFrom([]uint64{0, 0, 1, 2}).Draw(t, "prepares")
 	i.Policy.MaxAttempts = rapid.Uint64Range(0, 6).Draw(t, "attempts")
 	i.Policy.PollInterval = time.Minute
 	i.Policy.ClockDifference = rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(t, "clock difference")
@@ -281,7 +301,7 @@ func TestDriven(t *testing.T) {
 			} else if atOnce++; atOnce > mostAtOnce {
 				d.fail("turns in a circle")
 			}
-			if rapid.IntRange(0, 19).Draw(t, "defers") == 0 && Due(d.s, d.now)[0].Kind != StepDeadline && Due(d.s, d.now)[0].Kind != StepPresume {
+			if due := Due(d.s, d.now)[0]; due.Kind != StepDeadline && due.Kind != StepPresume && due.Prompt != "deadline" && rapid.IntRange(0, 19).Draw(t, "defers") == 0 {
 				d.put(&events.StepDeferred{Until: d.now.Add(30 * time.Second), Reason: events.DeferThrottled})
 				if next, _ := Next(d.s); !next.After(d.now) && Due(d.s, d.now)[0].Kind != StepDeadline {
 					d.fail("deferred, and due all the same")

@@ -208,6 +208,18 @@ func (f *folding) unreadable(why Reason) *Row {
 // closeAttempt closes the attempt an answer names, in whatever state.
 func (f *folding) closeAttempt() {
 	switch fact := f.fact.(type) {
+	case *events.PrepareAnswered:
+		t := f.s.Prepares.find(fact.Attempt)
+		if t == nil {
+			return
+		}
+		f.known = true
+		if fact.Outcome == events.PrepareRejected && fact.Class == events.ErrorThrottled && !t.OwnClosed {
+			f.s.Prepares.Throttled++
+			f.rest(&f.s.Prepares, t)
+			return
+		}
+		f.settle(&f.s.Prepares, t, prepareStatus(fact.Outcome), fact.Outcome == events.PreparePresumed)
 	case *events.CreateAnswered:
 		t := f.s.Creates.find(fact.Attempt)
 		if t == nil {
@@ -280,6 +292,21 @@ func (f *folding) rest(tries *Tries, t *Try) {
 // throttled says whether the provider refused for now only.
 func throttled(a *events.CreateAnswered) bool {
 	return a.Outcome == events.CreateRejected && a.Class == events.ErrorThrottled
+}
+
+func prepareStatus(o events.PrepareOutcome) AttemptStatus {
+	switch o {
+	case events.PrepareDone:
+		return AttemptAnswered
+	case events.PrepareRejected:
+		return AttemptRejected
+	case events.PrepareNotSent:
+		return AttemptNotSent
+	case events.PreparePresumed:
+		return AttemptPresumed
+	case events.PrepareAmbiguous:
+	}
+	return AttemptAmbiguous
 }
 
 func createStatus(a *events.CreateAnswered) AttemptStatus {
@@ -356,6 +383,9 @@ func (f *folding) trouble(c *events.Call) {
 // whatever the phase.
 func (f *folding) keepTime() {
 	s, at := f.s, f.e.Time
+	if f.spokeWithProvider() {
+		s.Pace.Deferrals = 0
+	}
 	switch fact := f.fact.(type) {
 	case *events.JobObserved:
 		s.Pace.Reads++
@@ -396,6 +426,11 @@ func (f *folding) keepTime() {
 			}
 		}
 		f.retryAt(fact.RetryAt)
+	case *events.PrepareAnswered:
+		f.retryAt(fact.RetryAt)
+		if fact.Class != events.ErrorNone {
+			f.trouble(&fact.Call)
+		}
 	case *events.CreateAnswered:
 		f.retryAt(fact.RetryAt)
 		if fact.Class != events.ErrorNone {
@@ -412,7 +447,7 @@ func (f *folding) keepTime() {
 		s.Pace.LastCollect = at
 		s.Pace.Collects = 0
 	case *events.StepDeferred:
-		s.Pace.DeferUntil, s.Pace.Deferred = fact.Until, fact.Reason
+		f.deferred(fact)
 	default: // no other fact is about looking
 	}
 	switch {
@@ -421,6 +456,43 @@ func (f *folding) keepTime() {
 	case !s.Phase.Terminal():
 		s.owe()
 	}
+}
+
+// deferred rests what the fact names. One whose time has come by its author's
+// clock ends the rest instead.
+func (f *folding) deferred(d *events.StepDeferred) {
+	p := &f.s.Pace
+	if d.Creates {
+		p.RestCreates, p.Resting = d.Until, d.Reason
+		return
+	}
+	p.DeferUntil, p.Deferred = d.Until, d.Reason
+	p.Deferrals++
+}
+
+// spokeWithProvider says whether the fact reports an exchange, of whatever
+// outcome, and not that one could not be tried.
+func (f *folding) spokeWithProvider() bool {
+	switch fact := f.fact.(type) {
+	case *events.PrepareAnswered:
+		return fact.Status != 0
+	case *events.CreateAnswered:
+		return fact.Status != 0
+	case *events.LookupAnswered:
+		return fact.Status != 0
+	case *events.JobObserved:
+		return true
+	case *events.ObservationFailed:
+		return fact.Status != 0
+	case *events.CancelAnswered:
+		return fact.Status != 0
+	case *events.ResultCollected:
+		return true
+	case *events.ResultFailed:
+		return fact.Status != 0
+	default: // no other fact is about a call
+	}
+	return false
 }
 
 // owe notes that a look-up for stray jobs is owed, unless one left late enough.
@@ -624,6 +696,10 @@ func (f *folding) goesOn(cancelling bool) {
 
 func (f *folding) ended(o Outcome, why Reason) {
 	f.s.Outcome = o
+	if seen, ok := f.fact.(*events.JobObserved); ok && seen.NoResult {
+		f.finish(why)
+		return
+	}
 	if f.s.Intent.Promises.PartialResults && f.s.Intent.Promises.HasResult {
 		f.collect(o, why)
 		return
@@ -645,6 +721,8 @@ func (s State) clone() State {
 	s.Results.List = slices.Clone(s.Results.List)
 	s.Candidates = slices.Clone(s.Candidates)
 	s.Strays = slices.Clone(s.Strays)
+	s.Prepares.List = slices.Clone(s.Prepares.List)
+	s.Prepared = slices.Clone(s.Prepared)
 	s.Recent = slices.Clone(s.Recent)
 	return s
 }

@@ -121,9 +121,14 @@ const tooEarlyPause = 10 * time.Second
 // mostAhead bounds how far a wrong clock can put a deadline off.
 const mostAhead = time.Hour
 
+// calling says whether a call that comes before there is a job may be running.
+func (f *folding) calling() bool { return f.s.Creates.Open() != nil || f.s.Prepares.Open() != nil }
+
 func (f *folding) numbered(tries *Tries) bool {
 	var number uint64
 	switch fact := f.fact.(type) {
+	case *events.PrepareAttempted:
+		number = fact.Number
 	case *events.CreateAttempted:
 		number = fact.Number
 	case *events.CancelAttempted:
@@ -141,7 +146,7 @@ func (f *folding) mayCreate() bool {
 	switch {
 	case s.Creates.Open() != nil:
 		f.reason = ReasonAttemptOpen
-	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Creates):
+	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Creates), s.Ready < s.Intent.Promises.Prepares:
 		f.reason = ReasonNotApplicable
 	case s.Creates.Unresolved() > 0 && !s.RiskAccepted && !s.tokenHolds(f.fact.(*events.CreateAttempted).NotAfter):
 		f.reason = ReasonNotApplicable
@@ -153,6 +158,37 @@ func (f *folding) mayCreate() bool {
 		s.Creates.Made++
 	}
 	return false
+}
+
+// mayPrepare refuses a permit for a preparation that nothing waits for.
+func (f *folding) mayPrepare() bool {
+	s := f.s
+	switch {
+	case s.Prepares.Open() != nil, s.Creates.Open() != nil:
+		f.reason = ReasonAttemptOpen
+	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Prepares),
+		s.Ready >= s.Intent.Promises.Prepares, f.fact.(*events.PrepareAttempted).Step != s.Ready:
+		f.reason = ReasonNotApplicable
+	default:
+		return true
+	}
+	f.refuse = true
+	if f.numbered(&s.Prepares) { // an answer to it must never be taken for one to the next
+		s.Prepares.Made++
+	}
+	return false
+}
+
+// prepares says whether the answer is one to the preparation that is under way,
+// and closed its attempt with that status.
+func (f *folding) prepares(status AttemptStatus) bool {
+	a := f.fact.(*events.PrepareAnswered)
+	if !f.known {
+		f.reason = ReasonNoPermit
+		return false
+	}
+	t := f.s.Prepares.find(a.Attempt)
+	return a.Step == f.s.Ready && t != nil && t.Status == status
 }
 
 // tokenHolds says whether the provider promises to answer a repeated token with
@@ -425,9 +461,9 @@ func (f *folding) keepStrays() {
 }
 
 // lookedAfter says whether a status read began after the deadline, or the
-// newest one failed after it.
+// newest one failed after it, or whether none may be made before it and after.
 func (s *State) lookedAfter(deadline time.Time) bool {
-	if s.Job.ID == "" {
+	if s.Job.ID == "" || s.Pace.Deferred == events.DeferHold && s.Pace.DeferUntil.After(deadline) {
 		return true
 	}
 	return !s.Pace.LastReadLeft.Before(deadline) || (s.Pace.LastFailed && !s.Pace.LastRead.Before(deadline))

@@ -134,6 +134,15 @@ func variants(p Phase) []State {
 						s.Results = Tries{List: []Try{try(1, AttemptOpen)}, Made: 1}
 					}
 					list = append(list, s)
+					if len(tries) > 0 || bits != 0 && bits != 3 {
+						continue
+					}
+					for ready, prepares := range [][]Try{nil, {try(1, AttemptOpen)}, {try(1, AttemptPresumed), try(2, AttemptOpen)}} {
+						s := s.clone()
+						s.Intent.Promises.Prepares, s.Ready = 2, uint64(ready%2)
+						s.Prepares = Tries{List: prepares, Made: uint64(len(prepares))}
+						list = append(list, s)
+					}
 				}
 			}
 		}
@@ -156,6 +165,7 @@ func everyFact() []events.Fact {
 	asking.NeedsApproval = true
 	add(standard(), adopting, asking, &events.ApprovalGranted{}, &events.ApprovalDenied{})
 	for _, a := range []events.Attempt{attempt, second, third} {
+		add(&events.PrepareAttempted{Attempt: a}, &events.PrepareAttempted{Step: 1, Attempt: a})
 		add(&events.CreateAttempted{Attempt: a}, &events.CancelAttempted{Attempt: a}, &events.ResultAttempted{Attempt: a})
 	}
 	add(&events.CleanupAttempted{Attempt: attempt}, &events.InputAttempted{Attempt: attempt}, &events.NotificationAttempted{Attempt: attempt})
@@ -181,6 +191,11 @@ func everyFact() []events.Fact {
 				case events.CreateRejected:
 					add(&events.CreateAnswered{Attempt: n, Outcome: o, Call: throttled})
 				}
+			}
+			for _, o := range []events.PrepareOutcome{
+				events.PrepareDone, events.PrepareRejected, events.PrepareNotSent, events.PrepareAmbiguous, events.PreparePresumed, "later",
+			} {
+				add(&events.PrepareAnswered{Attempt: n, Outcome: o, Call: call}, &events.PrepareAnswered{Attempt: n, Step: 1, Outcome: o, Call: throttled})
 			}
 			for _, o := range []events.CancelOutcome{
 				events.CancelAcknowledged, events.CancelConfirmed, events.CancelTooLate, events.CancelRefused, events.CancelUnsupported,
@@ -238,6 +253,8 @@ func everyFact() []events.Fact {
 			&events.DecisionMade{Choice: choice, JobID: "j1", Claim: events.ClaimOwn, Which: events.DeadlineResult, Until: now.Add(time.Hour), Evidence: events.Sum(nil), AcceptRisk: true},
 			&events.DecisionMade{Choice: choice, JobID: "j1", Claim: "op_other", Which: "later", Until: epoch})
 	}
+	add(&events.JobObserved{JobID: "j1", State: events.ClassExpired, NoResult: true, Call: calls[0]},
+		&events.StepDeferred{Until: now.Add(time.Hour), Reason: events.DeferHold, Creates: true})
 	add(&events.StepDeferred{Until: now.Add(time.Minute)}, &events.OperationPaused{}, &events.OperationResumed{}, &events.TagsChanged{}, &events.Unknown{Name: "x.v1"})
 	return list
 }
@@ -375,7 +392,7 @@ func TestEveryStateMeetsEveryFact(t *testing.T) {
 		}
 	}
 	for _, name := range []events.Type{
-		events.TypeIntentRecorded, events.TypeApprovalGranted, events.TypeApprovalDenied, events.TypeCreateAttempted, events.TypeCreateAnswered,
+		events.TypeIntentRecorded, events.TypeApprovalGranted, events.TypeApprovalDenied, events.TypePrepareAttempted, events.TypePrepareAnswered, events.TypeCreateAttempted, events.TypeCreateAnswered,
 		events.TypeLookupAnswered, events.TypeJobObserved, events.TypeObservationFailed, events.TypeJobContested, events.TypeWebhookReceived,
 		events.TypeCancelRequested, events.TypeCancelAttempted, events.TypeCancelAnswered, events.TypeResultAttempted, events.TypeResultCollected,
 		events.TypeResultFailed, events.TypeCleanupRequested, events.TypeCleanupAttempted, events.TypeCleanupAnswered, events.TypeInputSubmitted,

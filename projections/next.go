@@ -15,6 +15,7 @@ type StepKind string
 // The steps.
 const (
 	StepPresume  StepKind = "presume"  // close an attempt whose owner is gone
+	StepPrepare  StepKind = "prepare"  // make a call the create needs, such as an upload
 	StepCreate   StepKind = "create"   // send the create, or send it again
 	StepLookup   StepKind = "lookup"   // ask the provider for our job
 	StepRead     StepKind = "read"     // read the job's status
@@ -73,7 +74,11 @@ func Steps(s State) []Step {
 	case PhaseCreatePending:
 		w.establish()
 		w.hint() // before a create: somebody says that our job exists
-		w.create("nothing was sent yet")
+		if s.Ready < s.Intent.Promises.Prepares {
+			w.prepare()
+		} else {
+			w.create("nothing was sent yet")
+		}
 	case PhaseCreateUnknown, PhaseReconciliation:
 		w.establish()
 		w.hint()
@@ -132,10 +137,16 @@ type walk struct {
 	steps []Step
 }
 
-// add appends a step, not before a deferral's end.
+// add appends a step, not before a deferral's end. The one read after the
+// result deadline does not wait for a provider that is busy.
 func (w *walk) add(step Step) {
-	if step.Kind != StepDeadline && w.s.Pace.DeferUntil.After(step.At) {
-		step.At, step.Because = w.s.Pace.DeferUntil, "deferred: "+string(w.s.Pace.Deferred)
+	p := &w.s.Pace
+	last := step.Kind == StepRead && step.Prompt == "deadline" && p.Deferred == events.DeferThrottled
+	if step.Kind != StepDeadline && !last && p.DeferUntil.After(step.At) {
+		step.At, step.Because = p.DeferUntil, "deferred: "+string(p.Deferred)
+	}
+	if (step.Kind == StepCreate || step.Kind == StepPrepare) && p.RestCreates.After(step.At) {
+		step.At, step.Because = p.RestCreates, "deferred: "+string(p.Resting)
 	}
 	w.steps = append(w.steps, step)
 }
@@ -176,6 +187,24 @@ func (w *walk) resultDeadline() {
 		at = latest(at, s.Pace.LastRead.Add(min(wait, ahead)))
 	}
 	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})
+}
+
+// prepare makes the next call that the create needs. Repeating one is safe, so
+// an unknown outcome is tried again.
+func (w *walk) prepare() {
+	s := w.s
+	if s.Cancel.Wished || s.Paused || s.Dates.CreatePassed || uint64(len(s.Prepares.List)) >= max(s.Intent.Policy.MaxAttempts, 1) {
+		return
+	}
+	at := latest(s.Since, s.Intent.NotBefore)
+	if n := uint64(len(s.Prepares.List)) + s.Prepares.Streak; n > 0 {
+		closed := s.Prepares.Rested
+		for _, t := range s.Prepares.List {
+			closed = latest(closed, t.ClosedAt)
+		}
+		at = latest(at, closed.Add(s.backoff(n)))
+	}
+	w.add(Step{Kind: StepPrepare, At: latest(at, s.Pace.RetryAt), Because: "the create needs it"})
 }
 
 func (w *walk) create(because string) {

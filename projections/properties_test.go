@@ -61,7 +61,7 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 
 	// An attempt that may be running is left alone.
 	open := 0
-	for _, tries := range []Tries{after.Creates, after.Cancels, after.Results} {
+	for _, tries := range []Tries{after.Prepares, after.Creates, after.Cancels, after.Results} {
 		n := 0
 		for _, t := range tries.List {
 			if t.Status == AttemptOpen {
@@ -139,6 +139,13 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 		if before.Cancel.Wished || before.Paused || before.Dates.CreatePassed {
 			bad("a create against a wish, a pause or the deadline")
 		}
+	}
+	// A create that needs something has it.
+	if _, ok := fact.(*events.CreateAttempted); ok && r.Verdict == Applied && before.Ready < p.Prepares {
+		bad("a create after %d of %d preparations", before.Ready, p.Prepares)
+	}
+	if a, ok := fact.(*events.PrepareAttempted); ok && r.Verdict == Applied && (before.Phase != PhaseCreatePending || a.Step != before.Ready || before.Cancel.Wished || before.Paused) {
+		bad("preparation %d, and %d are done", a.Step, before.Ready)
 	}
 	// Rule 3: what could take something back counts only from who knew it.
 	if r.Row != "33" && r.Row != "rule 7" && before.Phase != PhaseNone {
@@ -299,6 +306,13 @@ func spoil(t *rapid.T, l *ledger, fact events.Fact, now time.Time) events.Fact {
 	job := func() string { return rapid.SampledFrom(jobs).Draw(t, "job") }
 	claim := func() string { return rapid.SampledFrom(claims).Draw(t, "claim") }
 	switch f := fact.(type) {
+	case *events.PrepareAttempted:
+		return &events.PrepareAttempted{Step: rapid.Uint64Range(0, l.s.Ready+1).Draw(t, "step"), Attempt: next(l.s.Prepares)}
+	case *events.PrepareAnswered:
+		g := *f
+		g.Attempt, g.Step = number(l.s.Prepares), rapid.Uint64Range(0, l.s.Ready+1).Draw(t, "step")
+		call(&g.Call)
+		return &g
 	case *events.CreateAttempted:
 		return &events.CreateAttempted{Attempt: next(l.s.Creates)}
 	case *events.CancelAttempted:
@@ -344,7 +358,11 @@ func spoil(t *rapid.T, l *ledger, fact events.Fact, now time.Time) events.Fact {
 		g.Which = rapid.SampledFrom([]events.Deadline{events.DeadlineCreate, events.DeadlineResult, events.DeadlineCancel, events.DeadlineCollect, events.DeadlineApproval}).Draw(t, "which")
 		return &g
 	case *events.StepDeferred:
-		return &events.StepDeferred{Until: now.Add(time.Duration(rapid.IntRange(-100, 10000).Draw(t, "until")) * time.Second)}
+		return &events.StepDeferred{
+			Until:   now.Add(time.Duration(rapid.IntRange(-100, 10000).Draw(t, "until")) * time.Second),
+			Reason:  rapid.SampledFrom([]events.DeferReason{events.DeferHold, events.DeferThrottled, events.DeferNoCredential}).Draw(t, "reason"),
+			Creates: rapid.Bool().Draw(t, "creates only"),
+		}
 	case *events.IntentRecorded, *events.ApprovalGranted, *events.ApprovalDenied, *events.JobContested, *events.WebhookReceived, *events.CancelRequested,
 		*events.CleanupRequested, *events.CleanupAttempted, *events.CleanupAnswered, *events.InputSubmitted, *events.InputAttempted, *events.InputAnswered,
 		*events.DeadlinePassed, *events.OperationPaused, *events.OperationResumed, *events.TagsChanged, *events.NotificationAttempted, *events.NotificationAnswered,
@@ -365,6 +383,7 @@ func TestRulesHoldForAnyFacts(t *testing.T) {
 		byType[f.Type()] = append(byType[f.Type()], f)
 	}
 	likely := []events.Type{
+		events.TypePrepareAttempted, events.TypePrepareAnswered,
 		events.TypeCreateAttempted, events.TypeCreateAnswered, events.TypeCreateAnswered, events.TypeLookupAnswered, events.TypeJobObserved, events.TypeCancelRequested,
 		events.TypeCancelAttempted, events.TypeCancelAnswered, events.TypeResultCollected, events.TypeDeadlinePassed, events.TypeDecisionMade, events.TypeWebhookReceived,
 	}
@@ -485,7 +504,7 @@ func FuzzFold(f *testing.F) {
 		events.TypeIntentRecorded, events.TypeApprovalGranted, events.TypeCreateAttempted, events.TypeCreateAnswered, events.TypeLookupAnswered, events.TypeJobObserved,
 		events.TypeObservationFailed, events.TypeJobContested, events.TypeWebhookReceived, events.TypeCancelRequested, events.TypeCancelAttempted, events.TypeCancelAnswered,
 		events.TypeResultAttempted, events.TypeResultCollected, events.TypeResultFailed, events.TypeDeadlinePassed, events.TypeDecisionMade, events.TypeStepDeferred,
-		events.TypeOperationPaused, events.TypeInputAnswered, events.TypeTagsChanged,
+		events.TypeOperationPaused, events.TypeInputAnswered, events.TypeTagsChanged, events.TypePrepareAttempted, events.TypePrepareAnswered,
 	}
 	// One fact is its type, the length of its data and the data.
 	pack := func(facts ...events.Fact) []byte {

@@ -130,6 +130,12 @@ func (s *script) set(words []string) {
 			p.RepeatCancel = on
 		case "repeat_result":
 			p.RepeatResult = on
+		case "prepares":
+			n, err := strconv.ParseUint(value, 10, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			p.Prepares = n
 		case "attempts":
 			n, err := strconv.ParseUint(value, 10, 64)
 			if err != nil {
@@ -204,6 +210,14 @@ func (a args) fact(name string) events.Fact {
 		return &events.ApprovalGranted{Who: "boss"}
 	case "approval.denied":
 		return &events.ApprovalDenied{Who: "boss"}
+	case "prepare.attempted":
+		return &events.PrepareAttempted{Step: a.num("step", st.Ready), Attempt: a.attempt(&st.Prepares)}
+	case "prepare.answered":
+		f := &events.PrepareAnswered{Attempt: last(&st.Prepares), Step: a.num("step", st.Ready), Outcome: events.PrepareOutcome(a.outcome), Call: a.call()}
+		if f.Outcome == events.PrepareDone {
+			f.Values = []events.Tag{{Name: "file", Value: a.m["file"]}}
+		}
+		return f
 	case "create.attempted":
 		return &events.CreateAttempted{Attempt: a.attempt(&st.Creates)}
 	case "create.answered":
@@ -222,7 +236,9 @@ func (a args) fact(name string) events.Fact {
 		}
 		return f
 	case "job.observed":
-		return &events.JobObserved{JobID: a.m["job"], Claim: a.m["claim"], State: events.Class(a.outcome), Remote: a.outcome, Call: a.call()}
+		return &events.JobObserved{
+			JobID: a.m["job"], Claim: a.m["claim"], State: events.Class(a.outcome), Remote: a.outcome, NoResult: a.has("no_result"), Call: a.call(),
+		}
 	case "observation.failed":
 		c := a.call()
 		c.Class = events.ErrorClass(a.outcome)
@@ -260,7 +276,11 @@ func (a args) fact(name string) events.Fact {
 		}
 		return f
 	case "step.deferred":
-		return &events.StepDeferred{Until: a.time("until", time.Time{}), Reason: events.DeferHold}
+		f := &events.StepDeferred{Until: a.time("until", time.Time{}), Reason: events.DeferHold, Creates: a.has("creates")}
+		if a.has("reason") {
+			f.Reason = events.DeferReason(a.m["reason"])
+		}
+		return f
 	case "operation.paused":
 		return &events.OperationPaused{Who: "operator"}
 	case "operation.resumed":
@@ -343,6 +363,9 @@ func (s *script) expectation(r Record) string {
 	}
 	if st.Job.ID != "" {
 		b.WriteString(" | job " + st.Job.ID)
+	}
+	for _, v := range st.Prepared {
+		b.WriteString(" | " + v.Name + " " + v.Value)
 	}
 	if len(st.Candidates) > 0 {
 		b.WriteString(" | candidates " + strings.Join(st.Candidates, " "))

@@ -401,6 +401,10 @@ type Pace struct {
 	RetryAt    time.Time // provider's Retry-After, capped
 	DeferUntil time.Time
 	Deferred   events.DeferReason
+	Deferrals  uint64 // in a row, without an answer of the provider between
+
+	RestCreates time.Time // creates and preparations alone rest until then
+	Resting     events.DeferReason
 
 	NotFound      uint64 // in a row
 	NotFoundSince time.Time
@@ -421,6 +425,9 @@ func (p *Pace) Fields(v *codec.Visitor) {
 	codec.Time(v, "ra", &p.RetryAt)
 	codec.Time(v, "d", &p.DeferUntil)
 	codec.Text(v, "dr", &p.Deferred)
+	codec.Uint(v, "dn", &p.Deferrals)
+	codec.Time(v, "rc", &p.RestCreates)
+	codec.Text(v, "rr", &p.Resting)
 	codec.Uint(v, "nf", &p.NotFound)
 	codec.Time(v, "ns", &p.NotFoundSince)
 }
@@ -471,9 +478,16 @@ type State struct {
 
 	Intent  events.IntentRecorded
 	Started time.Time // message time of the intent
-	Paused  bool
+	Trace   string    // W3C trace id: the submitter's, else made from the operation's id
 
-	Creates Tries
+	Paused   bool
+	PausedAt time.Time
+	PausedBy string
+
+	Prepares Tries        // of the preparation that is under way
+	Ready    uint64       // preparations done
+	Prepared []events.Tag // what the create needs of them
+	Creates  Tries
 	Cancels Tries
 	Results Tries // where reading a result changes something
 	Cancel  Cancel
@@ -519,7 +533,13 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Uint(v, "ch", &s.Changed)
 	codec.Nested(v, "i", &s.Intent)
 	codec.Time(v, "st", &s.Started)
+	codec.Text(v, "tr", &s.Trace)
 	codec.Bool(v, "pa", &s.Paused)
+	codec.Time(v, "pt", &s.PausedAt)
+	codec.Text(v, "pb", &s.PausedBy)
+	codec.Nested(v, "pp", &s.Prepares)
+	codec.Uint(v, "pn", &s.Ready)
+	codec.List(v, "pv", &s.Prepared)
 	codec.Nested(v, "c", &s.Creates)
 	codec.Nested(v, "x", &s.Cancels)
 	codec.Nested(v, "rr", &s.Results)
@@ -556,6 +576,9 @@ func (s *State) OpenAttempt() (events.Type, *Try) {
 	if t := s.Creates.Open(); t != nil {
 		return events.TypeCreateAttempted, t
 	}
+	if t := s.Prepares.Open(); t != nil {
+		return events.TypePrepareAttempted, t
+	}
 	if t := s.Cancels.Open(); t != nil {
 		return events.TypeCancelAttempted, t
 	}
@@ -563,6 +586,23 @@ func (s *State) OpenAttempt() (events.Type, *Try) {
 		return events.TypeResultAttempted, t
 	}
 	return "", nil
+}
+
+// TraceID is the W3C trace id that every call of the operation carries, 32
+// lower-case hexadecimal digits.
+func (s *State) TraceID() string { return s.Trace }
+
+// Backoff is the wait after n failures in a row by the operation's policy.
+func (s *State) Backoff(n uint64) time.Duration { return s.backoff(n) }
+
+// RestFor is how long a step that cannot be done now rests before it is tried
+// again: longer each time in a row.
+func (s *State) RestFor() time.Duration { return s.backoff(s.Pace.Deferrals + 1) }
+
+// Spread is a share of a wait that is the operation's own, between nothing and
+// all of it, so that many that were told to wait do not come back at once.
+func (s *State) Spread(wait time.Duration) time.Duration {
+	return wait / 1024 * time.Duration(idHash(s.Operation)%1024)
 }
 
 // ConclusiveAt is when a look-up must leave, at the earliest, for its empty

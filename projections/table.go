@@ -17,6 +17,12 @@ func TriggerOf(fact events.Fact) Trigger {
 	base, _, _ := strings.Cut(string(fact.Type()), ".v")
 	outcome := ""
 	switch f := fact.(type) {
+	case *events.PrepareAnswered:
+		switch outcome = string(f.Outcome); f.Outcome {
+		case events.PrepareDone, events.PrepareRejected, events.PrepareNotSent, events.PrepareAmbiguous, events.PreparePresumed:
+		default:
+			outcome = string(events.PrepareAmbiguous)
+		}
 	case *events.CreateAnswered:
 		switch outcome = string(f.Outcome); f.Outcome {
 		case events.CreateAccepted, events.CreateCompleted, events.CreateRejected, events.CreateConflict,
@@ -135,6 +141,7 @@ var transitions = []Row{
 			s := f.s
 			s.Intent = *f.fact.(*events.IntentRecorded)
 			s.Started = f.e.Time
+			s.Trace = f.e.Event.TraceID()
 			switch {
 			case s.Intent.NeedsApproval:
 				s.Dates.Approval = after(f.e.Time, s.Intent.Deadlines.Approval)
@@ -191,6 +198,25 @@ var transitions = []Row{
 				f.enter(PhaseReconciliation, ReasonCreateUnknown)
 			}
 		},
+	},
+	{
+		ID: "3a", From: []Phase{PhaseCreatePending}, On: []Trigger{"prepare.attempted"},
+		When: (*folding).mayPrepare,
+		Then: func(f *folding) { f.open(&f.s.Prepares, f.fact.(*events.PrepareAttempted).Attempt) },
+	},
+	{
+		ID: "3b", From: []Phase{PhaseCreatePending}, On: []Trigger{"prepare.answered/done"},
+		When: func(f *folding) bool { return f.prepares(AttemptAnswered) },
+		Then: func(f *folding) {
+			f.s.Ready++
+			f.s.Prepared = append(f.s.Prepared, f.fact.(*events.PrepareAnswered).Values...)
+			f.s.Prepares.List, f.s.Prepares.Streak = nil, 0
+		},
+	},
+	{
+		ID: "3c", From: []Phase{PhaseCreatePending}, On: []Trigger{"prepare.answered/rejected"},
+		When: func(f *folding) bool { return f.prepares(AttemptRejected) },
+		Then: func(f *folding) { f.enter(PhaseFailed, ReasonRefused) },
 	},
 	{
 		ID: "4", From: inCOrQuarantined(), On: []Trigger{"create.answered/accepted", "create.answered/conflict"},
@@ -387,7 +413,7 @@ var transitions = []Row{
 	{
 		ID: "15", From: inC(), On: []Trigger{"deadline.passed/create"},
 		When: func(f *folding) bool {
-			if f.s.Creates.Open() != nil {
+			if f.calling() {
 				f.reason, f.refuse = ReasonAttemptOpen, true
 				return false
 			}
@@ -410,7 +436,7 @@ var transitions = []Row{
 	{
 		ID: "16", From: inC(), On: []Trigger{"deadline.passed/result"},
 		When: func(f *folding) bool {
-			if f.s.Creates.Open() != nil {
+			if f.calling() {
 				f.reason, f.refuse = ReasonAttemptOpen, true
 				return false
 			}
@@ -677,18 +703,23 @@ var transitions = []Row{
 	},
 	{
 		ID: "39", On: []Trigger{"step.deferred"},
-		When: func(f *folding) bool { return f.s.Phase.Live() },
-		Then: func(*folding) {}, // keepTime took it, in whatever state
+		When: func(f *folding) bool { return f.s.Phase != PhaseNone },
+		Then: func(*folding) {}, // keepTime took it
 	},
 	{
 		ID: "40", On: []Trigger{"operation.paused"},
 		When: func(f *folding) bool { return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() },
-		Then: func(f *folding) { f.s.Paused = true },
+		Then: func(f *folding) {
+			if !f.s.Paused {
+				f.s.PausedAt, f.s.PausedBy = f.e.Time, f.fact.(*events.OperationPaused).Who
+			}
+			f.s.Paused = true
+		},
 	},
 	{
 		ID: "40", On: []Trigger{"operation.resumed"},
 		When: func(f *folding) bool { return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() },
-		Then: func(f *folding) { f.s.Paused = false },
+		Then: func(f *folding) { f.s.Paused, f.s.PausedAt, f.s.PausedBy = false, time.Time{}, "" },
 	},
 	{
 		ID: "41", From: []Phase{PhaseInputRequired}, On: []Trigger{"input.answered"},

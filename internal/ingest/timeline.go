@@ -156,6 +156,17 @@ func readable(fact events.Fact) Fields {
 	case *events.ApprovalDenied:
 		w.text("who", f.Who)
 		w.digest("why", f.Why)
+	case *events.PrepareAttempted:
+		w.number("step", f.Step+1)
+		w.attempt(&f.Attempt)
+	case *events.PrepareAnswered:
+		w.number("step", f.Step+1)
+		w.number("attempt", f.Attempt)
+		w.text("outcome", string(f.Outcome))
+		for _, v := range f.Values {
+			w.provider("value_"+clean(v.Name), v.Value)
+		}
+		w.call(&f.Call)
 	case *events.CreateAttempted:
 		w.attempt(&f.Attempt)
 	case *events.CreateAnswered:
@@ -187,6 +198,7 @@ func readable(fact events.Fact) Fields {
 		w.provider("remote_state", f.Remote)
 		w.text("class", string(f.State))
 		w.time("provider_time", f.ProviderTime)
+		w.flag("no_result", f.NoResult)
 		w.provider("progress", f.Progress)
 		w.text("prompt", f.Prompt)
 		w.call(&f.Call)
@@ -270,6 +282,7 @@ func readable(fact events.Fact) Fields {
 		w.time("until", f.Until)
 		w.text("reason", string(f.Reason))
 		w.provider("detail", f.Detail)
+		w.flag("creates_only", f.Creates)
 	case *events.OperationPaused:
 		w.text("who", f.Who)
 		w.digest("why", f.Why)

@@ -2,6 +2,8 @@ package poller
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,7 +141,7 @@ func (p *Poller) inputsWithParams(ctx context.Context, s projections.State, c *c
 
 // send makes one exchange and says what it proves. The credential goes along
 // only where the contract puts one.
-func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout time.Duration, guard *events.Attempt) (outbound.Answer, *outbound.Failure) {
+func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r contract.Request, timeout time.Duration, guard *events.Attempt) (outbound.Answer, *outbound.Failure) {
 	if c.target.Missing != "" && c.target.Credential == "" {
 		// A read without the credential it needs would be answered "not
 		// authorised", and one for an account that is gone asks in vain.
@@ -153,6 +155,9 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	for _, h := range r.Header {
 		request.Header = append(request.Header, outbound.Header{Name: h.Name, Value: h.Value})
 	}
+	// Not part of the stored request, whose bytes are the same for each attempt;
+	// it goes no further than the first origin.
+	request.Header = append(request.Header, outbound.Header{Name: "Traceparent", Value: traceparent(s.TraceID(), p.cfg.NewID())})
 	switch place := r.Credential; {
 	case c.target.Credential == "":
 	case place.Place == contract.PlaceNone:
@@ -198,10 +203,18 @@ func (p *Poller) send(ctx context.Context, c *calls, r contract.Request, timeout
 	return answer, failure
 }
 
+// traceparent is the W3C trace context of one call: the operation's trace, and a
+// span of the call's own.
+func traceparent(trace, call string) string {
+	span := sha256.Sum256([]byte(call))
+	return "00-" + trace + "-" + hex.EncodeToString(span[:8]) + "-01"
+}
+
 // call gives what every fact about this exchange carries. A body over 1 KiB is
 // stored where it tells something new; of the others, which come with every
 // poll, the digest must do, or a long job would fill the disk.
-func (p *Poller) call(ctx context.Context, asOf uint64, a outbound.Answer, reading contract.Failure, news bool) (events.Call, error) {
+func (p *Poller) call(ctx context.Context, s projections.State, asOf uint64, a outbound.Answer, reading contract.Failure, news bool) (events.Call, error) {
+	p.heard(s, a, reading)
 	call := events.Call{
 		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)),
 		Class: reading.Class, Code: reading.Code, Message: reading.Message, RetryAt: reading.RetryAt,
@@ -345,7 +358,7 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 		return s, nil
 	}
 	asOf := s.Sequence
-	answer, failure := p.send(ctx, c, request, e.Attempt.Timeout, &e.Attempt)
+	answer, failure := p.send(ctx, s, c, request, e.Attempt.Timeout, &e.Attempt)
 	fact := &events.CreateAnswered{Attempt: e.Attempt.Number}
 	if failure != nil && failure.Sent == outbound.NotSent {
 		fact.Outcome, fact.Call = events.CreateNotSent, failed(asOf, answer, failure)
@@ -359,7 +372,7 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 		r := c.contract.ReadCreate(reading(answer), in)
 		fact.Outcome, fact.JobID, fact.StatusURL = r.Outcome, r.JobID, r.StatusURL
 		fact.Remote, fact.EchoDiffer = r.Remote, r.EchoDiffer
-		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure, true); err != nil {
+		if fact.Call, err = p.call(ctx, s, asOf, answer, r.Failure, true); err != nil {
 			return s, err
 		}
 		if fact.JobID != "" {
@@ -434,7 +447,7 @@ func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e wo
 		return s, nil
 	}
 	asOf := s.Sequence
-	answer, failure := p.send(ctx, c, request, e.Attempt.Timeout, &e.Attempt)
+	answer, failure := p.send(ctx, s, c, request, e.Attempt.Timeout, &e.Attempt)
 	fact := &events.CancelAnswered{Attempt: e.Attempt.Number}
 	switch {
 	case failure != nil && failure.Sent == outbound.NotSent:
@@ -447,7 +460,7 @@ func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e wo
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
 		r := c.contract.ReadCancel(reading(answer), in)
 		fact.Outcome, fact.Remote = r.Outcome, r.Remote
-		if fact.Call, err = p.call(ctx, asOf, answer, r.Failure, true); err != nil {
+		if fact.Call, err = p.call(ctx, s, asOf, answer, r.Failure, true); err != nil {
 			return s, err
 		}
 		s, _, err := p.append(ctx, s, fact)
@@ -466,7 +479,7 @@ func (p *Poller) read(ctx context.Context, s projections.State, c *calls, e work
 		return p.record(ctx, s, &events.ObservationFailed{JobID: e.JobID, Prompt: e.Prompt, Call: failed(asOf, answer, failure)})
 	}
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
-		call, err := p.call(ctx, asOf, answer, r.Failure, r.Class == events.ErrorNone && r.Remote != s.Job.Remote)
+		call, err := p.call(ctx, s, asOf, answer, r.Failure, r.Class == events.ErrorNone && r.Remote != s.Job.Remote)
 		if err != nil {
 			return s, err
 		}
@@ -506,7 +519,7 @@ func (p *Poller) status(ctx context.Context, s projections.State, c *calls, job 
 			Class: outbound.CredentialMissing, Sent: outbound.NotSent, Err: errors.New(c.target.Missing),
 		}, nil
 	}
-	answer, failure := p.send(ctx, c, request, timeout, nil)
+	answer, failure := p.send(ctx, s, c, request, timeout, nil)
 	if answer.SentAt.IsZero() {
 		answer.SentAt = p.cfg.Clock.Now() // it failed before it left; it was begun now
 	}
@@ -534,7 +547,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			return s, fmt.Errorf("build the look-up: %w", err)
 		}
 		var failure *outbound.Failure
-		answer, failure = p.send(ctx, c, request, e.Timeout, nil)
+		answer, failure = p.send(ctx, s, c, request, e.Timeout, nil)
 		if answer.SentAt.IsZero() {
 			answer.SentAt = p.cfg.Clock.Now()
 		}
@@ -570,7 +583,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			}
 			fact.Conclusive = fact.Outcome == events.LookupAbsent && s.Intent.Promises.LookupConclusive
 		}
-		if fact.Call, err = p.call(ctx, asOf, answer, last.Failure, fact.Outcome == events.LookupFound); err != nil {
+		if fact.Call, err = p.call(ctx, s, asOf, answer, last.Failure, fact.Outcome == events.LookupFound); err != nil {
 			return s, err
 		}
 		fact.LeftAt = left
@@ -666,7 +679,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
 		result := r.Body
 		answer.Body = nil // the result itself, or not one: its words are in the reading
-		call, err := p.call(ctx, asOf, answer, r.Failure, true)
+		call, err := p.call(ctx, s, asOf, answer, r.Failure, true)
 		if err != nil {
 			return s, err
 		}
@@ -693,7 +706,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 	if err != nil {
 		return outbound.Answer{}, contract.ResultReading{}, nil, fmt.Errorf("build the result call: %w", err)
 	}
-	answer, failure := p.send(ctx, c, request, e.Timeout, e.Attempt)
+	answer, failure := p.send(ctx, s, c, request, e.Timeout, e.Attempt)
 	if failure != nil && (unread(answer, failure) || failure.Sent == outbound.NotSent) {
 		return answer, contract.ResultReading{}, failure, nil
 	}
@@ -710,7 +723,7 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 			return answer, r, nil, nil
 		}
 		var failure *outbound.Failure
-		if answer, failure = p.send(ctx, c, request, e.Timeout, nil); failure != nil && unread(answer, failure) {
+		if answer, failure = p.send(ctx, s, c, request, e.Timeout, nil); failure != nil && unread(answer, failure) {
 			failure.Sent = outbound.SentUnknown // the call before it has left
 			return answer, contract.ResultReading{}, failure, nil
 		}

@@ -64,8 +64,8 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a Poller. All fields but Gone, Monotonic, Permits, Observe, Patience, Beat
-// and Record are required.
+// Config of a Poller. All fields but Gone, Monotonic, Permits, Hold, Observe, Patience,
+// Beat and Record are required.
 type Config struct {
 	Journal   *journal.Journal
 	Call      Caller
@@ -98,6 +98,9 @@ type Config struct {
 	// return at once. Nil means that nobody wants to know.
 	Observe func(Exchange)
 
+	// Hold says what rests for a provider. Nil means nothing.
+	Hold func(provider string) workflow.Hold
+
 	// Patience is how long a worker waits out the remainder of a wake-up that
 	// came early; a longer one is left to the lease's end. Default 2 s.
 	Patience time.Duration
@@ -126,6 +129,9 @@ type Poller struct {
 	// when it is done: a second lease of one operation waits for the first.
 	// Guarded by mu.
 	busy map[string]chan struct{}
+	// paces holds what each (provider, account) said about being asked too
+	// often. Guarded by mu.
+	paces map[string]*pace
 }
 
 // New makes a Poller.
@@ -139,7 +145,7 @@ func New(cfg Config) *Poller {
 	if cfg.Record == 0 {
 		cfg.Record = 10 * time.Second
 	}
-	return &Poller{cfg: cfg, busy: map[string]chan struct{}{}}
+	return &Poller{cfg: cfg, busy: map[string]chan struct{}{}, paces: map[string]*pace{}}
 }
 
 // Fetch gives up to limit leases of one provider, waiting a while for the
@@ -351,12 +357,21 @@ func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Deci
 	}
 	d := workflow.Decide(s, workflow.World{
 		Now: c.now, Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
+		Hold: p.hold(s), Throttled: p.throttled(s, c.now),
 	})
 	c.provider, c.step = s.Intent.Provider, d.Step.Kind
 	if c.unusable != nil {
 		d = c.without(s, d)
 	}
 	return d, c, nil
+}
+
+// hold gives what rests for the operation's provider.
+func (p *Poller) hold(s projections.State) workflow.Hold {
+	if p.cfg.Hold == nil {
+		return workflow.Hold{}
+	}
+	return p.cfg.Hold(s.Intent.Provider)
 }
 
 // perform appends the decision's fact and, if it is a permit that the fold
@@ -368,6 +383,8 @@ func (p *Poller) perform(ctx context.Context, s projections.State, c *calls, d w
 		// recorded and the redelivered wake-up finds a newer state.
 		s, _, err := p.append(ctx, s, d.Fact)
 		return s, err
+	case workflow.SendPrepare:
+		return s, errors.New("no contract has preparations yet")
 	case workflow.SendCreate:
 		return p.create(ctx, s, c, effect)
 	case workflow.SendCancel:

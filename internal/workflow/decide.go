@@ -34,6 +34,64 @@ type World struct {
 	Gone func(owner string) bool
 	// Held says that no call with side effects may be permitted for now.
 	Held bool
+	// Hold is what an operator, or the want of room, lets rest.
+	Hold Hold
+	// Throttled is when the provider may be asked again for this operation after
+	// it told others of the account to slow down; zero if it did not.
+	Throttled time.Time
+}
+
+// HoldScope is which calls a hold lets rest.
+type HoldScope string
+
+// Scopes of a hold. Deadlines pass under each.
+const (
+	HoldNone    HoldScope = ""
+	HoldCreates HoldScope = "creates" // creates and preparations for them
+	HoldAll     HoldScope = "all"     // every call
+)
+
+// Hold is what rests, and why. The zero Hold lets everything go on.
+type Hold struct {
+	Scope  HoldScope
+	Reason events.DeferReason // provider_on_hold or storage_low
+	Detail string             // for people
+}
+
+// covers says whether the step rests under the hold.
+func (h Hold) covers(step projections.Step) bool {
+	switch h.Scope {
+	case HoldAll:
+		return calls(step)
+	case HoldCreates:
+		return step.Kind == projections.StepCreate || step.Kind == projections.StepPrepare
+	case HoldNone:
+	}
+	return false
+}
+
+// calls says whether the step asks anything of the provider.
+func calls(step projections.Step) bool {
+	return step.Kind != projections.StepPresume && step.Kind != projections.StepDeadline
+}
+
+// holdRest is how long a step rests under a hold before the hold is looked at
+// again. The end of a hold ends the rest, see [Released].
+const holdRest = time.Hour
+
+// Released gives the fact that ends an operation's rest under a hold that is
+// over, or nil.
+func Released(s projections.State, now time.Time, h Hold) events.Fact {
+	held := func(reason events.DeferReason) bool {
+		return reason == events.DeferHold || reason == events.DeferStorageLow
+	}
+	switch {
+	case s.Pace.DeferUntil.After(now) && held(s.Pace.Deferred) && h.Scope != HoldAll:
+		return &events.StepDeferred{Until: now, Reason: s.Pace.Deferred, Detail: "the hold is over"}
+	case s.Pace.RestCreates.After(now) && held(s.Pace.Resting) && h.Scope == HoldNone:
+		return &events.StepDeferred{Until: now, Reason: s.Pace.Resting, Detail: "the hold is over", Creates: true}
+	}
+	return nil
 }
 
 // Decision is the work that is due. With neither fact nor effect there is none
@@ -55,6 +113,12 @@ type Decision struct {
 //
 //sumtype:decl
 type Effect interface{ effect() }
+
+// SendPrepare makes the call of one preparation.
+type SendPrepare struct {
+	Step    uint64
+	Attempt events.Attempt
+}
 
 // SendCreate sends the create, the first time or again with the same bytes.
 type SendCreate struct {
@@ -83,6 +147,7 @@ type CollectResult struct {
 	Timeout time.Duration
 }
 
+func (SendPrepare) effect()   {}
 func (SendCreate) effect()    {}
 func (SendCancel) effect()    {}
 func (ReadStatus) effect()    {}
@@ -113,6 +178,9 @@ func Decide(s projections.State, w World) Decision {
 			rest.Held = true
 			continue
 		}
+		if d, rests := resting(w, step); rests {
+			return d
+		}
 		if d, ok := possible(s, w, step); ok {
 			d.Held = rest.Held
 			return d
@@ -121,10 +189,26 @@ func Decide(s projections.State, w World) Decision {
 	return rest
 }
 
+// resting defers a step that a hold covers or that the provider is too busy for.
+// The one read after the result deadline is made all the same.
+func resting(w World, step projections.Step) (Decision, bool) {
+	switch last := step.Kind == projections.StepRead && step.Prompt == "deadline"; {
+	case w.Hold.covers(step):
+		return Decision{Step: step, Fact: &events.StepDeferred{
+			Until: w.Now.Add(holdRest), Reason: w.Hold.Reason, Detail: w.Hold.Detail, Creates: w.Hold.Scope == HoldCreates,
+		}}, true
+	case calls(step) && !last && w.Throttled.After(w.Now):
+		return Decision{Step: step, Fact: &events.StepDeferred{
+			Until: w.Throttled, Reason: events.DeferThrottled, Detail: "the provider asked the account to slow down",
+		}}, true
+	}
+	return Decision{}, false
+}
+
 // changes says whether the step calls for something that has side effects.
 func changes(s projections.State, step projections.Step) bool {
 	switch step.Kind {
-	case projections.StepCreate, projections.StepCancel:
+	case projections.StepPrepare, projections.StepCreate, projections.StepCancel:
 		return true
 	case projections.StepCollect:
 		return !s.Intent.Promises.RepeatResult
@@ -141,6 +225,8 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 		return Decision{Step: step, Fact: Presume(s, kind, t, false)}, true
 	case projections.StepDeadline:
 		return Decision{Step: step, Fact: &events.DeadlinePassed{Which: step.Which}}, true
+	case projections.StepPrepare:
+		return prepare(s, w, step)
 	case projections.StepCreate:
 		return create(s, w, step)
 	case projections.StepLookup:
@@ -202,6 +288,26 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 		return Decision{Step: step, Fact: &events.ResultAttempted{Attempt: a}, Effect: CollectResult{Attempt: &a, Timeout: timeout}}, true
 	}
 	return Decision{}, false
+}
+
+// prepare permits one call that the create needs. There is no create yet whose
+// account it could miss.
+func prepare(s projections.State, w World, step projections.Step) (Decision, bool) {
+	if w.Target.Missing != "" {
+		return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+	}
+	timeout := s.Intent.Policy.RequestTimeout
+	notAfter := w.Now.Add(timeout)
+	if end := s.Dates.Create; !end.IsZero() {
+		notAfter = earliest(notAfter, end.Add(-s.Intent.Policy.ClockDifference))
+	}
+	if !notAfter.After(w.Now) {
+		return Decision{}, false
+	}
+	a := attempt(s.Prepares.Made+1, w, notAfter, timeout)
+	return Decision{
+		Step: step, Fact: &events.PrepareAttempted{Step: s.Ready, Attempt: a}, Effect: SendPrepare{Step: s.Ready, Attempt: a},
+	}, true
 }
 
 // create permits one create request, if it can still leave in time.
@@ -277,7 +383,7 @@ func deferred(w World, step projections.Step, s projections.State, why events.De
 		}}
 	}
 	return Decision{Step: step, Fact: &events.StepDeferred{
-		Until: w.Now.Add(s.Intent.Policy.BackoffMax), Reason: why, Detail: detail,
+		Until: w.Now.Add(s.RestFor()), Reason: why, Detail: detail,
 	}}
 }
 
@@ -294,6 +400,8 @@ func attempt(number uint64, w World, notAfter time.Time, timeout time.Duration) 
 func Presume(s projections.State, kind events.Type, t *projections.Try, gone bool) events.Fact {
 	call := events.Call{AsOf: s.Sequence, Class: events.ErrorInternal, Message: "no answer was recorded by " + t.Owner}
 	switch kind {
+	case events.TypePrepareAttempted:
+		return &events.PrepareAnswered{Attempt: t.Number, Step: s.Ready, Outcome: events.PreparePresumed, Call: call}
 	case events.TypeCancelAttempted:
 		return &events.CancelAnswered{Attempt: t.Number, Outcome: events.CancelPresumed, Call: call}
 	case events.TypeResultAttempted:

@@ -62,6 +62,8 @@ func standard(change ...func(*events.IntentRecorded)) *events.IntentRecorded {
 
 func deduplicated(i *events.IntentRecorded) { i.Promises.Guarantee = events.Deduplicated }
 func once(i *events.IntentRecorded)         { i.Promises.RepeatResult = false }
+func preparing(i *events.IntentRecorded) { i.Promises.Prepares = 1 }
+
 func noLookup(i *events.IntentRecorded) {
 	i.Promises.Lookup, i.Promises.LookupConclusive = events.LookupNone, false
 }
@@ -162,6 +164,10 @@ func describe(d workflow.Decision) string {
 	}
 	switch f := d.Fact.(type) {
 	case nil:
+	case *events.PrepareAttempted:
+		add("permit preparation %d, %s", f.Step, attempt(f.Attempt))
+	case *events.PrepareAnswered:
+		add("%s %d #%d", projections.TriggerOf(f), f.Step, f.Attempt)
 	case *events.CreateAttempted:
 		add("permit %s", attempt(f.Attempt))
 	case *events.CancelAttempted:
@@ -175,7 +181,11 @@ func describe(d workflow.Decision) string {
 	case *events.ResultFailed:
 		add("%s #%d", projections.TriggerOf(f), f.Attempt)
 	case *events.StepDeferred:
-		add("deferred until %s: %s, %s", since(f.Until), f.Reason, f.Detail)
+		only := ""
+		if f.Creates {
+			only = " creates only"
+		}
+		add("deferred until %s%s: %s, %s", since(f.Until.Round(time.Second)), only, f.Reason, f.Detail)
 	case *events.LookupAnswered:
 		add("%s: %s, %s", projections.TriggerOf(f), f.Class, f.Message)
 	default:
@@ -183,6 +193,8 @@ func describe(d workflow.Decision) string {
 	}
 	switch e := d.Effect.(type) {
 	case nil:
+	case workflow.SendPrepare:
+		add("send preparation %d", e.Step)
 	case workflow.SendCreate:
 		if e.Stored.IsZero() {
 			add("send create")
@@ -220,6 +232,13 @@ func elsewhere(w *workflow.World) { w.Target.Origin = "https://other.example" }
 func another(w *workflow.World)   { w.Target.Account = "second" }
 func rotated(w *workflow.World)   { w.Target.Identity = "id-2" }
 func held(w *workflow.World)      { w.Held = true }
+func onHold(scope workflow.HoldScope) target {
+	return func(w *workflow.World) {
+		w.Hold = workflow.Hold{Scope: scope, Reason: events.DeferHold, Detail: "why"}
+	}
+}
+
+func busy(w *workflow.World) { w.Throttled = w.Now.Add(time.Minute) }
 func dead(w *workflow.World)      { w.Gone = func(owner string) bool { return owner == "poller-1/old" } }
 
 func TestDecide(t *testing.T) {
@@ -242,7 +261,7 @@ func TestDecide(t *testing.T) {
 		{"pending: paused", projections.PhaseCreatePending, func(y *story) { pending(y); y.put(&events.OperationPaused{Who: "o"}) }, time.Minute, nil, "wait until 1h0m0s"},
 		{"pending: creates held", projections.PhaseCreatePending, func(y *story) { pending(y) }, time.Minute, held, "held; wait until 1h0m0s"},
 		{"pending: creates held, the deadline is not", projections.PhaseCreatePending, func(y *story) { pending(y) }, time.Hour, held, "deadline; deadline.passed/create"},
-		{"pending: credential missing", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, missing, "create; deferred until 5m0s: credential_missing, no key"},
+		{"pending: credential missing", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, missing, "create; deferred until 1s: credential_missing, no key"},
 		{"pending: nothing unresolved pins no target", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, elsewhere, "create; permit #1 not after 30s; send create"},
 		{"pending: after not_sent it waits", projections.PhaseCreatePending, func(y *story) { pending(y); y.put(attempted(1, 0)); y.answered(1, events.CreateNotSent) }, 0, nil, "wait until 967.968832ms"},
 		{"pending: a webhook names the job first", projections.PhaseCreatePending, func(y *story) { pending(y); y.put(&events.WebhookReceived{JobID: "j-1", Exact: true}) }, 0, nil, "read; read j-1 for webhook within 30s; claim"},
@@ -251,18 +270,46 @@ func TestDecide(t *testing.T) {
 		{"pending: attempt open too long", projections.PhaseCreatePending, func(y *story) { pending(y); y.put(attempted(1, 0)) }, 65 * time.Second, nil, "presume; create.answered/presumed #1 gone=false"},
 		{"pending: attempt open, clocks differ", projections.PhaseCreatePending, func(y *story) { pending(y, skew(5*time.Second)); y.put(attempted(1, 0)) }, 65 * time.Second, nil, "wait until 1m10s"},
 
+		{"pending: prepares first", projections.PhaseCreatePending, func(y *story) { pending(y, preparing) }, 0, nil, "prepare; permit preparation 0, #1 not after 30s; send preparation 0"},
+		{"pending: a preparation is open too long", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.put(&events.PrepareAttempted{Attempt: permit(1, 0)}) }, 65 * time.Second, nil, "presume; prepare.answered/presumed 0 #1"},
+		{"pending: prepared", projections.PhaseCreatePending, func(y *story) {
+			pending(y, preparing)
+			y.put(&events.PrepareAttempted{Attempt: permit(1, 0)}, &events.PrepareAnswered{Attempt: 1, Outcome: events.PrepareDone, Call: y.heard("")})
+		}, 0, nil, "create; permit #1 not after 30s; send create"},
+		{"pending: a preparation without a credential", projections.PhaseCreatePending, func(y *story) { pending(y, preparing) }, 0, missing, "prepare; deferred until 1s: credential_missing, no key"},
+		{"pending: a preparation on hold", projections.PhaseCreatePending, func(y *story) { pending(y, preparing) }, 0, onHold(workflow.HoldCreates), "prepare; deferred until 1h0m0s creates only: provider_on_hold, why"},
+		{"pending: creates on hold", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, onHold(workflow.HoldCreates), "create; deferred until 1h0m0s creates only: provider_on_hold, why"},
+		{"pending: all on hold", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, onHold(workflow.HoldAll), "create; deferred until 1h0m0s: provider_on_hold, why"},
+		{"pending: the deadline passes on hold", projections.PhaseCreatePending, func(y *story) { pending(y) }, time.Hour, onHold(workflow.HoldAll), "deadline; deadline.passed/create"},
+		{"pending: others were told to slow down", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, busy, "create; deferred until 1m0s: throttled, the provider asked the account to slow down"},
+		{"unknown: creates on hold, then the look-up goes on", projections.PhaseCreateUnknown, func(y *story) {
+			unknown(y, deduplicated)
+			y.put(&events.StepDeferred{Until: epoch.Add(time.Hour), Reason: events.DeferHold, Creates: true})
+		}, time.Minute, onHold(workflow.HoldCreates), "lookup; look up within 30s"},
+		{"unknown: all on hold", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, onHold(workflow.HoldAll), "lookup; deferred until 1h1m0s: provider_on_hold, why"},
+		{"accepted: reads while creates are on hold", projections.PhaseAccepted, func(y *story) { accepted(y) }, 10 * time.Second, onHold(workflow.HoldCreates), "read; read j-1 for due within 30s"},
+		{"accepted: all on hold", projections.PhaseAccepted, func(y *story) { accepted(y) }, 10 * time.Second, onHold(workflow.HoldAll), "read; deferred until 1h0m10s: provider_on_hold, why"},
+		{"accepted: others were told to slow down", projections.PhaseAccepted, func(y *story) { accepted(y) }, 10 * time.Second, busy, "read; deferred until 1m10s: throttled, the provider asked the account to slow down"},
+		{"observing: the last read is made although the provider is busy", projections.PhaseObserving, func(y *story) { accepted(y); y.observed(events.ClassRunning) }, 4 * time.Hour, busy, "read; read j-1 for deadline within 2s"},
+		{"stopped: a look at what was asked for rests on hold", projections.PhaseResultTimedOut, func(y *story) {
+			accepted(y)
+			y.at = 4 * time.Hour
+			y.observed(events.ClassRunning)
+			y.put(&events.DeadlinePassed{Which: events.DeadlineResult}, &events.WebhookReceived{JobID: "j-1"})
+		}, 4 * time.Hour, onHold(workflow.HoldAll), "read; deferred until 5h0m0s: provider_on_hold, why"},
+
 		{"unknown: repeats where deduplicated", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, nil, "create; permit #2 not after 1m30s; send the stored create"},
 		{"unknown: settles first", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Second, nil, "wait until 20s"},
 		{"unknown: looks up where recoverable", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, nil, "lookup; look up within 30s"},
 		{"unknown: window over, falls through to the look-up", projections.PhaseCreateUnknown, func(y *story) {
 			unknown(y, deduplicated, func(i *events.IntentRecorded) { i.Promises.TokenWindow = 3 * time.Minute })
 		}, 2*time.Minute + 10*time.Second, nil, "lookup; look up within 30s"},
-		{"unknown: origin changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, elsewhere, "create; deferred until 6m0s: target_changed, origin differs from the unresolved attempt's"},
-		{"unknown: account changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, another, "create; deferred until 6m0s: target_changed, account differs from the unresolved attempt's"},
-		{"unknown: credential changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, rotated, "create; deferred until 6m0s: target_changed, credential differs from the unresolved attempt's"},
-		{"unknown: credential missing", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, missing, "create; deferred until 6m0s: credential_missing, no key"},
-		{"unknown: look-up elsewhere", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, elsewhere, "lookup; deferred until 6m0s: target_changed, origin differs from the unresolved attempt's"},
-		{"unknown: look-up without credential", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, missing, "lookup; deferred until 6m0s: credential_missing, no key"},
+		{"unknown: origin changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, elsewhere, "create; deferred until 1m1s: target_changed, origin differs from the unresolved attempt's"},
+		{"unknown: account changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, another, "create; deferred until 1m1s: target_changed, account differs from the unresolved attempt's"},
+		{"unknown: credential changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, rotated, "create; deferred until 1m1s: target_changed, credential differs from the unresolved attempt's"},
+		{"unknown: credential missing", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, missing, "create; deferred until 1m1s: credential_missing, no key"},
+		{"unknown: look-up elsewhere", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, elsewhere, "lookup; deferred until 1m1s: target_changed, origin differs from the unresolved attempt's"},
+		{"unknown: look-up without credential", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, missing, "lookup; deferred until 1m1s: credential_missing, no key"},
 		{"quarantined, unknown: nothing can tell", projections.PhaseQuarantined, func(y *story) { unknown(y, noLookup) }, time.Minute, nil, "nothing"},
 		{"unknown: cancel wished, no create", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated, noLookup); y.put(&events.CancelRequested{Who: "a"}) }, time.Minute, nil, "wait until 1h0m0s"},
 		{"unknown: creates held, falls through to the look-up", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, held, "lookup; look up within 30s; held"},
@@ -293,7 +340,7 @@ func TestDecide(t *testing.T) {
 		{"input required: reads", projections.PhaseInputRequired, func(y *story) { accepted(y); y.observed(events.ClassInputRequired) }, 10 * time.Second, nil, "read; read j-1 for due within 30s"},
 
 		{"cancel requested: cancels", projections.PhaseCancelRequested, func(y *story) { accepted(y); y.put(&events.CancelRequested{Who: "a"}) }, 0, nil, "cancel; permit #1 not after 30s; send cancel"},
-		{"cancel requested: credential missing", projections.PhaseCancelRequested, func(y *story) { accepted(y); y.put(&events.CancelRequested{Who: "a"}) }, 0, missing, "cancel; deferred until 5m0s: credential_missing, no key"},
+		{"cancel requested: credential missing", projections.PhaseCancelRequested, func(y *story) { accepted(y); y.put(&events.CancelRequested{Who: "a"}) }, 0, missing, "cancel; deferred until 1s: credential_missing, no key"},
 		{"cancel requested: attempt open", projections.PhaseCancelRequested, func(y *story) {
 			accepted(y)
 			y.put(&events.CancelRequested{Who: "a"}, &events.CancelAttempted{Attempt: permit(1, 0)})
@@ -330,9 +377,9 @@ func TestDecide(t *testing.T) {
 		{"cancelling: deadline", projections.PhaseCancelling, func(y *story) { cancelling(y) }, 30 * time.Minute, nil, "deadline; deadline.passed/cancel"},
 
 		{"collecting: at once", projections.PhaseResultCollecting, func(y *story) { collecting(y) }, 0, nil, "collect; collect within 30s"},
-		{"collecting: credential missing", projections.PhaseResultCollecting, func(y *story) { collecting(y) }, 0, missing, "collect; deferred until 5m0s: credential_missing, no key"},
+		{"collecting: credential missing", projections.PhaseResultCollecting, func(y *story) { collecting(y) }, 0, missing, "collect; deferred until 1s: credential_missing, no key"},
 		{"collecting once: with a permit", projections.PhaseResultCollecting, func(y *story) { collecting(y, once) }, 0, nil, "collect; permit #1 not after 30s; collect within 30s"},
-		{"collecting once: credential missing", projections.PhaseResultCollecting, func(y *story) { collecting(y, once) }, 0, missing, "collect; deferred until 5m0s: credential_missing, no key"},
+		{"collecting once: credential missing", projections.PhaseResultCollecting, func(y *story) { collecting(y, once) }, 0, missing, "collect; deferred until 1s: credential_missing, no key"},
 		{"collecting once: cut at the deadline less the clock difference", projections.PhaseResultCollecting, func(y *story) { collecting(y, once, skew(5*time.Second)) }, time.Hour - 15*time.Second, nil, "collect; permit #1 not after 59m55s; collect within 30s"},
 		{"collecting once: too late, waits for the deadline", projections.PhaseResultCollecting, func(y *story) { collecting(y, once, skew(5*time.Second)) }, time.Hour - 5*time.Second, nil, "wait until 1h0m0s"},
 		{"collecting once: attempt open", projections.PhaseResultCollecting, func(y *story) { collecting(y, once); y.put(&events.ResultAttempted{Attempt: permit(1, 0)}) }, time.Second, nil, "wait until 1m5s"},

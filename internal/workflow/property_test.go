@@ -25,7 +25,13 @@ func drawStory(t *rapid.T) *story {
 	for _, b := range []*bool{&p.RepeatResult, &p.RepeatCancel, &p.HasResult, &p.PartialResults, &p.WebhookNamesJob, &p.RefusalIsProof} {
 		*b = flag.Draw(t, "promise")
 	}
+	p.Prepares = rapid.SampledFrom([]uint64{0, 0, 1}).Draw(t, "prepares")
 	y.put(i)
+	if p.Prepares > 0 && flag.Draw(t, "prepared") {
+		y.put(&events.PrepareAttempted{Attempt: permit(1, 0)}, &events.PrepareAnswered{Attempt: 1, Outcome: rapid.SampledFrom([]events.PrepareOutcome{
+			events.PrepareDone, events.PrepareDone, events.PrepareAmbiguous, events.PrepareNotSent,
+		}).Draw(t, "prepare"), Call: y.heard("")})
+	}
 	switch begin := rapid.IntRange(0, 4).Draw(t, "begins"); begin {
 	case 0:
 	case 1:
@@ -88,6 +94,11 @@ func drawWorld(t *rapid.T, y *story) workflow.World {
 		Now:   epoch.Add(y.at + rapid.SampledFrom([]time.Duration{0, 1, time.Second, time.Minute, 4 * time.Minute, time.Hour, 5 * time.Hour}).Draw(t, "now")),
 		Owner: "poller-2/new", Target: here, Held: rapid.IntRange(0, 5).Draw(t, "held") == 0,
 	}
+	w.Hold = workflow.Hold{
+		Scope:  rapid.SampledFrom([]workflow.HoldScope{"", "", "", "", workflow.HoldCreates, workflow.HoldAll}).Draw(t, "hold"),
+		Reason: rapid.SampledFrom([]events.DeferReason{events.DeferHold, events.DeferStorageLow}).Draw(t, "hold for"),
+	}
+	w.Throttled = w.Now.Add(rapid.SampledFrom([]time.Duration{-time.Hour, -time.Second, -time.Minute, 0, time.Minute}).Draw(t, "throttled"))
 	change := rapid.SampledFrom([]target{nil, nil, nil, nil, missing, elsewhere, another, rotated, dead}).Draw(t, "world")
 	if change != nil {
 		change(&w)
@@ -106,7 +117,7 @@ func TestEffectsNeedPermits(t *testing.T) {
 			check(t, &y, drawWorld(t, &y), seen)
 		}
 	})
-	for _, k := range []projections.StepKind{projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
+	for _, k := range []projections.StepKind{projections.StepPrepare, projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
 		if seen[k] == 0 {
 			t.Errorf("no draw led to %s", k)
 		}
@@ -122,6 +133,8 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 		t.Helper()
 		var stored events.Attempt
 		switch f := permit.(type) {
+		case *events.PrepareAttempted:
+			stored = f.Attempt
 		case *events.CreateAttempted:
 			stored = f.Attempt
 		case *events.CancelAttempted:
@@ -149,7 +162,15 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 	}
 	switch e := d.Effect.(type) {
 	case nil:
+	case workflow.SendPrepare:
+		permitted(e.Attempt, d.Fact, y.s.Prepares.Made)
+		if f := d.Fact.(*events.PrepareAttempted); f.Step != e.Step || e.Step != y.s.Ready || w.Hold.Scope != workflow.HoldNone {
+			t.Fatalf("prepares %d after %d under %+v", e.Step, y.s.Ready, w.Hold)
+		}
 	case workflow.SendCreate:
+		if w.Hold.Scope != workflow.HoldNone || y.s.Ready < y.s.Intent.Promises.Prepares {
+			t.Fatalf("creates under %+v after %d preparations", w.Hold, y.s.Ready)
+		}
 		permitted(e.Attempt, d.Fact, y.s.Creates.Made)
 		if e.Attempt.Request != e.Stored {
 			t.Fatalf("stored %v, permitted %v", e.Stored, e.Attempt.Request)
@@ -178,6 +199,11 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 		if d.Fact != nil || e.Timeout <= 0 {
 			t.Fatalf("%+v", e)
 		}
+	}
+	// A hold of everything and a busy provider let nothing out but, in the latter
+	// case, the read a deadline waits for.
+	if last := d.Step.Kind == projections.StepRead && d.Step.Prompt == "deadline"; d.Effect != nil && (w.Hold.Scope == workflow.HoldAll || w.Throttled.After(w.Now) && !last) {
+		t.Fatalf("%s under hold %q, throttled until %v, now %v", describe(d), w.Hold.Scope, w.Throttled, w.Now)
 	}
 	switch {
 	case d.Fact == nil && d.Effect == nil && d.Step.Kind != "":
