@@ -315,3 +315,13 @@ func (c *Contract) checkPrepared(in Inputs) error {
 	}
 	return nil
 }
+
+// PreparedShape gives a value for each that preparations give, as long as one
+// may be, to see whether the requests that use them can be built.
+func (c *Contract) PreparedShape() map[string]string {
+	shape := map[string]string{}
+	for _, name := range c.valueNames() {
+		shape[name] = strings.Repeat("v", maxID)
+	}
+	return shape
+}

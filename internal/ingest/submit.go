@@ -121,7 +121,8 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		return nil, err
 	}
 	token, reference := c.Identifiers(v.cfg.Key, id, fingerprint)
-	if err := checkParams(c, s, token, reference); err != nil {
+	promises := c.Promises(v.cfg.Directory.Reachable(s.Provider, s.Account))
+	if promises.Prepares, err = checkParams(c, s, token, reference); err != nil {
 		return nil, err
 	}
 	for _, link := range []struct{ field, id string }{{"/replaces", s.Replaces}, {"/retry_of", s.RetryOf}} {
@@ -142,7 +143,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
 		Replaces: s.Replaces, RetryOf: s.RetryOf, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
-		Deadlines: deadlines, Policy: policy, Promises: c.Promises(v.cfg.Directory.Reachable(s.Provider, s.Account)), Rules: projections.Rules,
+		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
 	}, nil
 }
 
@@ -203,20 +204,28 @@ func pointerOf(dotted string) string {
 }
 
 // checkParams finds what the contract says is wrong with the parameters, and
-// what would keep the create from being built later, when nobody is there to
-// correct it.
-func checkParams(c *contract.Contract, s *Submission, token, reference string) error {
+// what would keep the create, or a call before it, from being built later, when
+// nobody is there to correct it. It gives the number of calls before it.
+func checkParams(c *contract.Contract, s *Submission, token, reference string) (prepares uint64, err error) {
 	var problems []FieldError
 	for _, p := range c.CheckParams(s.Params) {
 		problems = append(problems, FieldError{Field: clip("/params" + p.Field), Code: paramCode(p.Code), Message: p.Message, Allowed: p.Allowed})
 	}
 	if len(problems) > 0 {
-		return refuseFields(problems)
+		return 0, refuseFields(problems)
 	}
-	if _, err := c.Create(contract.Inputs{Params: s.Params, Token: token, ClientReference: reference, CallbackURL: callbackShape}); err != nil {
-		return invalid("/params", FieldNotAllowed, "do not make a request to the provider: %s", clean(err.Error()))
+	in := contract.Inputs{Params: s.Params, Token: token, ClientReference: reference, CallbackURL: callbackShape, Prepared: c.PreparedShape()}
+	steps, err := c.Prepares(in)
+	for step := 0; err == nil && step < steps; step++ {
+		_, err = c.Prepare(step, in)
 	}
-	return nil
+	if err == nil {
+		_, err = c.Create(in)
+	}
+	if err != nil {
+		return 0, invalid("/params", FieldNotAllowed, "do not make a request to the provider: %s", clean(err.Error()))
+	}
+	return uint64(steps), nil
 }
 
 func paramCode(code string) FieldCode {

@@ -132,6 +132,13 @@ func (p *Poller) inputs(s projections.State, c *calls) contract.Inputs {
 // answer is compared with them.
 func (p *Poller) inputsWithParams(ctx context.Context, s projections.State, c *calls) (contract.Inputs, error) {
 	in := p.inputs(s, c)
+	in.Prepared = map[string]string{}
+	for _, v := range s.Prepared {
+		in.Prepared[v.Name] = v.Value
+	}
+	if len(s.Creates.List) > 0 {
+		in.Since = since(s)
+	}
 	var err error
 	if in.Params, err = p.cfg.Journal.Payload(ctx, s.Intent.Payload); err != nil {
 		return in, fmt.Errorf("read the caller's parameters: %w", err)
@@ -329,6 +336,53 @@ func unsent(s projections.State) events.Call {
 	return events.Call{AsOf: s.Sequence, Class: events.ErrorNotAfter, Message: "the attempt was given up before it was made"}
 }
 
+// prepare makes one call the create needs. A crash before the permit leaves
+// nothing. After it, an open attempt, which the next owner presumes to have left
+// and makes again: it makes no job, and the contract says that repeating it is
+// safe. What it left at the provider the first time stays there, unused.
+func (p *Poller) prepare(ctx context.Context, s projections.State, c *calls, e workflow.SendPrepare) (projections.State, error) {
+	in, err := p.inputsWithParams(ctx, s, c)
+	if err != nil {
+		return s, err
+	}
+	step := int(e.Step)
+	request, err := c.contract.Prepare(step, in)
+	if err != nil {
+		return s, fmt.Errorf("build preparation %d: %w", e.Step+1, err)
+	}
+	e.Attempt.Request = events.Sum(encodeRequest(request))
+	s, applied, err := p.permit(ctx, s, &events.PrepareAttempted{Step: e.Step, Attempt: e.Attempt}, e.Attempt)
+	fact := &events.PrepareAnswered{Attempt: e.Attempt.Number, Step: e.Step}
+	switch {
+	case err != nil:
+		return s, err
+	case !applied && presumed(s.Prepares, e.Attempt):
+		fact.Outcome, fact.Call = events.PrepareNotSent, unsent(s)
+		return p.record(ctx, s, fact)
+	case !applied:
+		return s, nil
+	}
+	asOf := s.Sequence
+	answer, failure := p.send(ctx, s, c, request, e.Attempt.Timeout, &e.Attempt)
+	switch {
+	case failure != nil && failure.Sent == outbound.NotSent:
+		fact.Outcome, fact.Call = events.PrepareNotSent, failed(asOf, answer, failure)
+		return p.record(ctx, s, fact)
+	case failure != nil:
+		fact.Outcome, fact.Call = events.PrepareAmbiguous, failed(asOf, answer, failure)
+		return p.record(ctx, s, fact)
+	}
+	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
+		r := c.contract.ReadPrepare(step, reading(answer), in)
+		fact.Outcome, fact.Values = r.Outcome, r.Values
+		if fact.Call, err = p.call(ctx, s, asOf, answer, r.Failure, true); err != nil {
+			return s, err
+		}
+		s, _, err := p.append(ctx, s, fact)
+		return s, err
+	})
+}
+
 // create sends the create.
 //
 // A crash before the permit is stored leaves at most a payload that nothing
@@ -489,7 +543,7 @@ func (p *Poller) read(ctx context.Context, s projections.State, c *calls, e work
 		}
 		fact := &events.JobObserved{
 			JobID: e.JobID, Remote: r.Remote, State: r.State, ProviderTime: r.ProviderTime,
-			RetrievedAt: answer.AnsweredAt, Progress: r.Progress, Prompt: e.Prompt, Call: call,
+			RetrievedAt: answer.AnsweredAt, Progress: r.Progress, NoResult: r.NoResult, Prompt: e.Prompt, Call: call,
 		}
 		if r.JobID != "" {
 			fact.JobID = r.JobID
@@ -566,7 +620,9 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			break
 		}
 		fact.Jobs = p.ours(s, append(fact.Jobs, last.Jobs...)) // a job can move between pages
-		if last.Next == "" && len(fact.Jobs) <= maxFound {
+		// In a list that is newest first nothing behind a job older than our first
+		// attempt is ours.
+		if (last.Next == "" || last.Older(since(s))) && len(fact.Jobs) <= maxFound {
 			break
 		}
 		if page == maxPages || len(fact.Jobs) > maxFound {
@@ -596,10 +652,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 // our reference are ours at any age.
 func (p *Poller) ours(s projections.State, jobs []events.FoundJob) []events.FoundJob {
 	var list []events.FoundJob
-	var from time.Time
-	if len(s.Creates.List) > 0 {
-		from = s.Creates.List[0].OpenedAt.Add(-s.Intent.Policy.ClockDifference - providerClockMargin)
-	}
+	from := since(s)
 	for _, j := range jobs {
 		if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from) {
 			continue
@@ -612,6 +665,15 @@ func (p *Poller) ours(s projections.State, jobs []events.FoundJob) []events.Foun
 		}
 	}
 	return list
+}
+
+// since is the time before which the provider has made no job of ours, by its
+// own clock; zero if there was no attempt.
+func since(s projections.State) time.Time {
+	if len(s.Creates.List) == 0 {
+		return time.Time{}
+	}
+	return s.Creates.List[0].OpenedAt.Add(-s.Intent.Policy.ClockDifference - providerClockMargin)
 }
 
 // providerClockMargin is how far a provider's clock may stand from ours when

@@ -384,7 +384,7 @@ func (p *Poller) perform(ctx context.Context, s projections.State, c *calls, d w
 		s, _, err := p.append(ctx, s, d.Fact)
 		return s, err
 	case workflow.SendPrepare:
-		return s, errors.New("no contract has preparations yet")
+		return p.prepare(ctx, s, c, effect)
 	case workflow.SendCreate:
 		return p.create(ctx, s, c, effect)
 	case workflow.SendCancel:

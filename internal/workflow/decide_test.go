@@ -62,7 +62,7 @@ func standard(change ...func(*events.IntentRecorded)) *events.IntentRecorded {
 
 func deduplicated(i *events.IntentRecorded) { i.Promises.Guarantee = events.Deduplicated }
 func once(i *events.IntentRecorded)         { i.Promises.RepeatResult = false }
-func preparing(i *events.IntentRecorded) { i.Promises.Prepares = 1 }
+func preparing(i *events.IntentRecorded)    { i.Promises.Prepares = 1 }
 
 func noLookup(i *events.IntentRecorded) {
 	i.Promises.Lookup, i.Promises.LookupConclusive = events.LookupNone, false
@@ -239,7 +239,7 @@ func onHold(scope workflow.HoldScope) target {
 }
 
 func busy(w *workflow.World) { w.Throttled = w.Now.Add(time.Minute) }
-func dead(w *workflow.World)      { w.Gone = func(owner string) bool { return owner == "poller-1/old" } }
+func dead(w *workflow.World) { w.Gone = func(owner string) bool { return owner == "poller-1/old" } }
 
 func TestDecide(t *testing.T) {
 	cases := []struct {
