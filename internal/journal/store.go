@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 )
 
@@ -151,6 +152,15 @@ const (
 	NextHeader      = "Nats-Schedule-Next"
 	NextPurge       = "purge"
 )
+
+// ExpiresHeader removes a message of INDEX after so long, see Expires.
+const ExpiresHeader = "Nats-TTL"
+
+// Expires is the value of ExpiresHeader for a length of time, which the server
+// counts in whole seconds: the next one up, at least 1 s.
+func Expires(d time.Duration) string {
+	return strconv.FormatInt(int64(max((d+time.Second-1)/time.Second, 1)), 10) + "s"
+}
 
 // ScheduleFloor is how late a schedule can fire, and the least time in which
 // one fires (measured).

@@ -69,6 +69,7 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 	case Index:
 		c.Subjects = []string{"job.*.*.*", "ref.*.*", "client.*.*", "parked.*.*.*"}
 		c.MaxMsgsPerSubject = 1
+		c.AllowMsgTTL = true // what is parked expires by itself
 		derived(&c)
 	case Webhooks:
 		c.Subjects = []string{"webhooks.*.*"}

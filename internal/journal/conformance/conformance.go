@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) journal.Store) {
 		{"one message per subject", onePerSubject},
 		{"a webhook is refused the second time", webhookOnce},
 		{"control keeps everything", controlKeeps},
+		{"index entries expire", indexExpires},
 		{"cursor", cursor},
 		{"cursor waits", cursorWaits},
 		{"queue leases", queueLeases},
@@ -254,6 +255,50 @@ func webhookOnce(t *testing.T, s journal.Store) {
 	if m := last(t, s, journal.Webhooks, "webhooks.example.k"); string(m.Data) != "1" {
 		t.Fatalf("holds %q", m.Data)
 	}
+}
+
+func indexExpires(t *testing.T, s journal.Store) {
+	expiring := func(subject, data string, d time.Duration) journal.Outgoing {
+		m := text(subject, data)
+		m.Header = map[string][]string{journal.ExpiresHeader: {journal.Expires(d)}}
+		return m
+	}
+	const a, b, c = "parked.example.h.a", "parked.example.h.b", "parked.example.h.c"
+	first := put(t, s, journal.Index, expiring(a, "1", 30*24*time.Hour))
+	put(t, s, journal.Index, expiring(b, "1", 3*time.Second))
+	put(t, s, journal.Index, text(c, "1"))
+	for _, bad := range []string{"0s", "-1s", "x", "999ms"} {
+		m := text("parked.example.h.d", "")
+		m.Header = map[string][]string{journal.ExpiresHeader: {bad}}
+		refused(t, s, journal.Index, m, nil)
+	}
+	for stream, subject := range map[journal.Stream]string{
+		journal.Ledger: "facts.0.01.op_a", journal.History: "history.1.01.op_a", journal.Webhooks: "webhooks.example.k",
+		journal.Payloads: "payloads.abc", journal.Control: "control.x", journal.Wakeups: "due.example.op_a",
+	} {
+		refused(t, s, stream, expiring(subject, "", time.Hour), nil)
+	}
+	sleep(3*time.Second - time.Millisecond)
+	last(t, s, journal.Index, b)
+	sleep(2 * time.Second)
+	absent(t, s, journal.Index, b)
+	put(t, s, journal.Index, guarded(expiring(b, "2", time.Minute), "", 0)) // as if it had never been there
+
+	// Replacing is how an entry is taken out: the new one's life counts.
+	put(t, s, journal.Index, guarded(expiring(a, "", time.Second), "", first))
+	sleep(3 * time.Second)
+	absent(t, s, journal.Index, a)
+	last(t, s, journal.Index, b)
+	sleep(time.Minute)
+	absent(t, s, journal.Index, b)
+	// And one that expired is replaced by one that stays.
+	put(t, s, journal.Index, expiring(a, "3", time.Second))
+	put(t, s, journal.Index, text(a, "4"))
+	sleep(quiet)
+	if m := last(t, s, journal.Index, a); string(m.Data) != "4" {
+		t.Fatalf("holds %q", m.Data)
+	}
+	last(t, s, journal.Index, c)
 }
 
 func read(t *testing.T, s journal.Store, name journal.Stream, filter string, from uint64) journal.Cursor {

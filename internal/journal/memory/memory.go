@@ -55,11 +55,13 @@ type stream struct {
 	entries  []*entry // ascending by sequence
 	subjects map[string][]*entry
 	pending  map[string]*entry // schedules by subject, WAKEUPS only
+	expiring []*entry          // INDEX only; some may have been replaced since
 }
 
 type entry struct {
 	message journal.Message
 	fires   time.Time // of a schedule; zero otherwise
+	expires time.Time // zero: never
 }
 
 // New makes an empty store with all streams.
@@ -172,7 +174,51 @@ func (s *Store) Publish(ctx context.Context, name journal.Stream, m journal.Outg
 			fires = floor
 		}
 	}
-	return s.store(st, m, now, fires), nil
+	lives, err := st.lifetime(m)
+	if err != nil {
+		return 0, fmt.Errorf("publish on %s: %w", m.Subject, err)
+	}
+	n := s.store(st, m, now, fires)
+	if lives > 0 {
+		e := st.entries[len(st.entries)-1]
+		e.expires = e.message.Time.Add(lives)
+		st.expiring = append(st.expiring, e)
+	}
+	return n, nil
+}
+
+// lifetime reads the header that lets a message expire.
+func (st *stream) lifetime(m journal.Outgoing) (time.Duration, error) {
+	text := first(m.Header, journal.ExpiresHeader)
+	if text == "" {
+		return 0, nil
+	}
+	if st.name != journal.Index {
+		return 0, errors.New("per-message expiry is not allowed on this stream")
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Second {
+		return 0, errors.New("per-message expiry is invalid")
+	}
+	return d.Truncate(time.Second), nil
+}
+
+// expire removes what has lived long enough. The mutex is held.
+func (st *stream) expire(s *Store, now time.Time) {
+	if len(st.expiring) == 0 {
+		return
+	}
+	kept := st.expiring[:0]
+	for _, e := range st.expiring {
+		switch {
+		case !slices.Contains(st.subjects[e.message.Subject], e): // replaced
+		case e.expires.After(now):
+			kept = append(kept, e)
+		default:
+			st.remove(s, e)
+		}
+	}
+	st.expiring = kept
 }
 
 // schedule checks the headers of schedules as the server does and gives the
@@ -319,8 +365,12 @@ func (st *stream) nextEntry(filter string, from uint64) *entry {
 	return nil
 }
 
-// catchUp fires what was due, in the order of its times. The mutex is held.
+// catchUp fires what was due, in the order of its times, and removes what has
+// expired. The mutex is held.
 func (s *Store) catchUp() {
+	if index := s.streams[journal.Index]; len(index.expiring) > 0 {
+		index.expire(s, s.config.Now())
+	}
 	st := s.streams[journal.Wakeups]
 	if len(st.pending) == 0 {
 		return
