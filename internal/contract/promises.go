@@ -328,3 +328,6 @@ func (c *Contract) Deadlines(want events.Deadlines) (events.Deadlines, error) {
 	}
 	return want, nil
 }
+
+// LongestResult is the longest result deadline an operation may ask for.
+func (c *Contract) LongestResult() time.Duration { return c.deadlines.result.high }

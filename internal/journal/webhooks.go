@@ -105,18 +105,43 @@ func (q *WebhookQueue) Fetch(ctx context.Context, limit int, wait time.Duration)
 	}
 	out := make([]*Webhook, 0, len(list))
 	for _, d := range list {
-		m := d.Message()
-		w := &Webhook{
-			Key: headerValue(m.Header, keyHeader), Header: map[string][]string{}, Body: m.Data,
-			Sequence: m.Sequence, Time: m.Time, Delivered: d.Delivered(), delivery: d,
-		}
-		w.Provider, _, _ = strings.Cut(strings.TrimPrefix(m.Subject, "webhooks."), ".")
-		for name, values := range m.Header {
-			if own, ok := strings.CutPrefix(name, webhookPrefix); ok {
-				w.Header[own] = values
-			}
-		}
+		w := webhookIn(d.Message())
+		w.Delivered, w.delivery = d.Delivered(), d
 		out = append(out, w)
 	}
 	return out, nil
+}
+
+func webhookIn(m Message) *Webhook {
+	w := &Webhook{
+		Key: headerValue(m.Header, keyHeader), Header: map[string][]string{}, Body: m.Data, Sequence: m.Sequence, Time: m.Time,
+	}
+	w.Provider, _, _ = strings.Cut(strings.TrimPrefix(m.Subject, "webhooks."), ".")
+	for name, values := range m.Header {
+		if own, ok := strings.CutPrefix(name, webhookPrefix); ok {
+			w.Header[own] = values
+		}
+	}
+	return w
+}
+
+// RecentWebhooks walks the newest stored deliveries, newest first, no more than
+// limit. They are not leased: no method of theirs may be called.
+func (j *Journal) RecentWebhooks(ctx context.Context, limit int, do func(*Webhook) (more bool, err error)) error {
+	m, err := j.store.Last(ctx, Webhooks, "webhooks.*.*")
+	for n := 0; err == nil && n < limit; n++ {
+		more, err := do(webhookIn(m))
+		if err != nil || !more || m.Sequence == 1 {
+			return err
+		}
+		// Nothing is ever removed, so the one before is there.
+		m, err = j.store.Next(ctx, Webhooks, "webhooks.*.*", m.Sequence-1)
+		if err != nil {
+			return fmt.Errorf("read stored webhooks: %w", err)
+		}
+	}
+	if err != nil && !errors.Is(err, ErrNoMessage) {
+		return fmt.Errorf("read stored webhooks: %w", err)
+	}
+	return nil
 }

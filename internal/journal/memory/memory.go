@@ -76,6 +76,18 @@ func New(c Config) *Store {
 	return s
 }
 
+// Lose empties a stream, as power loss or an operator can one that is derived.
+// What its queues had leased is gone too; sequences go on.
+func (s *Store) Lose(name journal.Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.streams[name]
+	for len(st.entries) > 0 {
+		st.remove(s, st.entries[0])
+	}
+	st.expiring = nil
+}
+
 func pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
