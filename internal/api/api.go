@@ -110,7 +110,10 @@ func (h *handler) routes() []route {
 		list = append(list, route{"GET", "/v1/doctor", bodyNone, false, h.doctor})
 	}
 	if h.o.Webhooks != nil {
-		list = append(list, route{"POST", "/hooks/{provider}/{id}", bodyRaw, true, h.hook})
+		list = append(list,
+			route{"POST", "/hooks/{provider}", bodyRaw, true, h.hook},
+			route{"POST", "/hooks/{provider}/{id}", bodyRaw, true, h.hook},
+		)
 	}
 	return list
 }

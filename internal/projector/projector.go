@@ -215,7 +215,7 @@ type Work struct {
 	facts  *journal.Facts
 	states map[string]projections.State // of live operations of the partition
 
-	counted bool // by this tenure
+	counted bool // by this tenure, whose first sweep has ended
 }
 
 // Open starts work where the partition's last history record stands.
@@ -256,6 +256,12 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	}
 	after, record := projections.Fold(before, entry)
 	record.Build = w.p.cfg.Build
+	// Outside names come before wake-up and history: no call that could carry one
+	// out leaves before it is written down. A crash in between leaves names
+	// without a record, and the next tenure writes them again.
+	if err := w.index(ctx, after, entry); err != nil {
+		return false, fmt.Errorf("index %s of %s: %w", record.Type, operation, err)
+	}
 	if after.Phase.Stopped() && standing(before) != standing(after) {
 		w.p.cfg.Observe.Stopped(after, true)
 	}
@@ -313,8 +319,9 @@ func (w *Work) state(ctx context.Context, operation string) (projections.State, 
 // Sweep compares the partition's operations with their wake-ups and index
 // entries and makes those that are missing: what power loss took from the
 // streams that are derived, and what an earlier run of this program left
-// leased or running. A wake-up that is leased counts as present, unless orphans
-// says that leases are nobody's.
+// leased or running. The entries of operations that have ended are looked at in
+// the first sweep of a tenure. A wake-up that is leased counts as present,
+// unless orphans says that leases are nobody's.
 func (w *Work) Sweep(ctx context.Context, orphans bool) error {
 	open := map[Standing]int{}
 	for s, err := range w.tenure.States(ctx) {
@@ -335,20 +342,16 @@ func (w *Work) Sweep(ctx context.Context, orphans bool) error {
 	// done it.
 	w.p.cfg.Observe.Counted(w.tenure.Partition(), open)
 	w.counted = true
-	return nil
+	return w.sweepParked(ctx)
 }
 
 func (w *Work) sweep(ctx context.Context, s projections.State, orphans bool) error {
 	if s.Rulebook() > projections.Rules {
 		return nil
 	}
-	if s.Job.ID != "" && !s.Phase.Terminal() {
-		owner, err := w.p.cfg.Journal.Claim(ctx, s.Intent.Provider, s.Intent.Account, s.Job.ID, s.Operation)
-		if err != nil {
-			return fmt.Errorf("claim its job again: %w", err)
-		}
-		if owner != events.ClaimOwn && s.Quarantine != projections.QuarantineConflict {
-			return w.append(ctx, s, &events.JobContested{JobID: s.Job.ID, Owner: owner})
+	if !w.counted || !s.Phase.Terminal() {
+		if err := w.reindex(ctx, s); err != nil {
+			return err
 		}
 	}
 	if kind, attempt := s.OpenAttempt(); attempt != nil && w.p.cfg.Gone(attempt.Owner) {

@@ -483,42 +483,6 @@ func TestSweep(t *testing.T) {
 			t.Error("presumed")
 		}
 	})
-	bubble(t, "a lost claim is made again", func(t *testing.T) {
-		h, w := begun(t, func(h *hall) { h.accept(op, "j-1") }) // nobody claimed it
-		if _, owned, err := h.journal.Owner(t.Context(), "example", "main", "j-1"); owned || err != nil {
-			t.Fatal(owned, err)
-		}
-		sweep(t, w, false)
-		if owner, owned, err := h.journal.Owner(t.Context(), "example", "main", "j-1"); !owned || owner != op || err != nil {
-			t.Error(owner, owned, err)
-		}
-	})
-	bubble(t, "a job of another is contested, once", func(t *testing.T) {
-		h, w := begun(t, func(h *hall) { h.accept(op, "j-1") })
-		if _, err := h.journal.Claim(t.Context(), "example", "main", "j-1", "op_first"); err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			sweep(t, w, false)
-			h.catchUp(w)
-		}
-		lines, err := h.journal.Timeline(t.Context(), op)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var contested []events.JobContested
-		for _, l := range lines {
-			if f, ok := l.Entry.Event.Fact.(*events.JobContested); ok {
-				contested = append(contested, *f)
-			}
-		}
-		if len(contested) != 1 || contested[0].Owner != "op_first" || contested[0].JobID != "j-1" {
-			t.Errorf("%+v", contested)
-		}
-		if s := h.state(op); s.Quarantine != projections.QuarantineConflict {
-			t.Error(s.Phase)
-		}
-	})
 }
 
 // A fact that nobody can read stops its operation and no other.

@@ -1,17 +1,21 @@
 // Package webhook takes a provider's calls and turns them into facts.
 //
-// A delivery to /hooks/{provider}/{operation} is verified over its raw bytes,
-// stored once, and only then answered as taken. A second role reads the store
-// and appends webhook.received, which makes the operation's owner look sooner
-// and proves nothing else.
+// A delivery to /hooks/{provider} or /hooks/{provider}/{operation} is verified
+// over its raw bytes, stored once, and only then answered as taken. A second
+// role reads the store and appends webhook.received to the operations that the
+// event is about, by address, reference or job, which makes their owner look
+// sooner and proves nothing else. An event about none is parked, for those that
+// come to know its job later.
 //
 // Guarantees: nothing of a delivery is read before its signature holds; only
-// what the signature covers is read at all; a delivery that was answered as
-// taken becomes a fact, once, however often the provider sends it and whenever
-// a process dies.
+// what the signature covers is read at all; a delivery that verified is never
+// refused for whom it names; one that was answered as taken becomes a fact, once
+// for each operation, or is parked, however often the provider sends it and
+// whenever a process dies.
 //
 // Limits: a store that refuses a second delivery does so for ever. A delivery
-// that cannot be read as its contract says is a fact too, without a job.
+// that cannot be read as its contract says is a fact too, without a job. What is
+// parked expires after the longest result deadline of its provider.
 package webhook
 
 import (
@@ -23,6 +27,7 @@ import (
 	"log/slog"
 	"mime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -45,7 +50,11 @@ const (
 	// restAfterFailure is how long the role rests when the store does not answer.
 	restAfterFailure = time.Second
 
-	headerOperation = "Operation"
+	// lookBack is how many stored deliveries are looked at again at the start.
+	lookBack = 1000
+
+	headerOperation = "Operation" // only where the address names one
+	headerAccount   = "Account"   // those whose secret it was signed with
 	headerScheme    = "Scheme"
 	headerEventID   = "Event-Id" // only where the signature covers it
 	headerMedia     = "Content-Type"
@@ -54,8 +63,8 @@ const (
 // Errors a face tells apart. Any other error of Receive is the store's: the
 // provider must send again.
 var (
-	// ErrUnknown says that there is no such provider, that it has no webhooks
-	// here, or, for a delivery that verified, no such operation of it.
+	// ErrUnknown says that there is no such provider, or that it has no webhooks
+	// here.
 	ErrUnknown = errors.New("no such webhook")
 	// ErrSignature says that the delivery is not authentic.
 	ErrSignature = errors.New("signature refused")
@@ -102,8 +111,9 @@ type Receiver struct{ cfg Config }
 // New makes a Receiver.
 func New(cfg Config) *Receiver { return &Receiver{cfg} }
 
-// Receive verifies and stores one delivery. fresh is false if it was stored
-// before. nil means that it is stored; only then may the provider be told so.
+// Receive verifies and stores one delivery. operation is what its address
+// names, or "". fresh is false if it was stored before. nil means that it is
+// stored; only then may the provider be told so.
 func (r *Receiver) Receive(ctx context.Context, provider, operation string, d signature.Delivery) (fresh bool, err error) {
 	if len(d.Body) > MaxBody {
 		return false, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, MaxBody)
@@ -116,16 +126,23 @@ func (r *Receiver) Receive(ctx context.Context, provider, operation string, d si
 	if err != nil {
 		return false, err
 	}
-	// Only a sender with the secret learns which operations there are.
-	s, err := r.cfg.Journal.Current(ctx, operation)
-	switch {
-	case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
-		err == nil && (s.Intent.Provider != provider || !slices.Contains(accounts, s.Intent.Account)):
-		return false, fmt.Errorf("%w: operation", ErrUnknown)
-	case err != nil:
-		return false, fmt.Errorf("webhook for %s: %w", operation, err)
+	// An address that names no operation of these accounts is one that names
+	// none: the provider is not told, who would give up on the address, and a
+	// stranger with one delivery cannot make many of it.
+	if operation != "" {
+		s, err := r.cfg.Journal.Current(ctx, operation)
+		switch {
+		case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
+			err == nil && (s.Intent.Provider != provider || !slices.Contains(accounts, s.Intent.Account)):
+			operation = ""
+		case err != nil:
+			return false, fmt.Errorf("webhook for %s: %w", operation, err)
+		}
 	}
-	header := map[string][]string{headerOperation: {operation}, headerScheme: {c.Webhook.Scheme}}
+	header := map[string][]string{headerScheme: {c.Webhook.Scheme}, headerAccount: accounts}
+	if operation != "" {
+		header[headerOperation] = []string{operation}
+	}
 	if signed.EventID != "" {
 		header[headerEventID] = []string{clip(signed.EventID)}
 	}
@@ -135,11 +152,11 @@ func (r *Receiver) Receive(ctx context.Context, provider, operation string, d si
 	// A crash before this write leaves nothing, and the provider, who got no
 	// answer, sends again. A crash after it leaves the delivery for Run, and the
 	// provider's repetition is found stored.
-	key := dedupeKey(c, operation, signed.EventID, d.Body)
+	key := dedupeKey(c, r.whose(provider, operation, accounts), signed.EventID, d.Body)
 	// The store is for ever, so the secret parts of links stay out of it.
 	fresh, err = r.cfg.Journal.StoreWebhook(ctx, provider, key, header, canonical.RedactLinks(d.Body))
 	if err != nil {
-		return false, fmt.Errorf("webhook for %s: %w", operation, err)
+		return false, fmt.Errorf("webhook of %s for %q: %w", provider, operation, err)
 	}
 	return fresh, nil
 }
@@ -180,12 +197,25 @@ func schemeOf(w *contract.Webhook) signature.Scheme {
 	return signature.Scheme{Name: w.Scheme, Header: w.Header, Prefix: w.Prefix}
 }
 
+// whose is the part of a dedupe key that tells apart equal events of different
+// senders. The operation is in it: the address is not signed, and the same body
+// at another address must not keep the true one out. So are the accounts, where
+// the secret is not that of all: two of them can number their events alike.
+func (r *Receiver) whose(provider, operation string, accounts []string) string {
+	whose := operation
+	if whose == "" {
+		whose = "-"
+	}
+	if len(accounts) < len(r.cfg.Directory.WebhookSecrets(provider)) {
+		whose += " of " + strings.Join(accounts, ",")
+	}
+	return whose
+}
+
 // dedupeKey tells one event from another: by the id the signature covers, in a
 // header or in the body, else by the body. An id in an unsigned header would
-// let whoever holds one delivery make many of it. The operation is part of the
-// key: the address is not signed, and the same body at another address must not
-// keep the true one out.
-func dedupeKey(c *contract.Contract, operation, signedID string, body []byte) string {
+// let whoever holds one delivery make many of it.
+func dedupeKey(c *contract.Contract, whose, signedID string, body []byte) string {
 	id := signedID
 	if id == "" {
 		if reading, err := c.ReadWebhook(body, nil); err == nil {
@@ -194,13 +224,18 @@ func dedupeKey(c *contract.Contract, operation, signedID string, body []byte) st
 	}
 	if id == "" || len(id) > maxEventID {
 		sum := sha256.Sum256(body)
-		return operation + " body " + hex.EncodeToString(sum[:])
+		return whose + " body " + hex.EncodeToString(sum[:])
 	}
-	return operation + " id " + id
+	return whose + " id " + id
 }
 
-// Run makes facts of stored deliveries until ctx ends, which is not an error.
+// Run makes facts of stored deliveries, or parks them, until ctx ends, which is
+// not an error.
 func (r *Receiver) Run(ctx context.Context) error {
+	seen, err := r.parkAgain(ctx)
+	if err != nil && ctx.Err() == nil {
+		r.cfg.Log.ErrorContext(ctx, "events that power loss may have taken from INDEX are not parked again before the next start", "error", err)
+	}
 	var queue *journal.WebhookQueue
 	for ctx.Err() == nil {
 		err := error(nil)
@@ -220,7 +255,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 			continue
 		}
 		for _, w := range list {
-			if err := r.record(ctx, w); err != nil && ctx.Err() == nil {
+			if err := r.record(ctx, w, w.Delivered > 1 || w.Sequence <= seen); err != nil && ctx.Err() == nil {
 				// The lease ends by itself and the delivery comes again.
 				r.cfg.Log.ErrorContext(ctx, "webhook left to its next lease", "provider", w.Provider, "sequence", w.Sequence, "error", err)
 			}
@@ -229,108 +264,114 @@ func (r *Receiver) Run(ctx context.Context) error {
 	return nil
 }
 
-// record makes one delivery a fact, then acks it.
-func (r *Receiver) record(ctx context.Context, w *journal.Webhook) error {
-	operation := first(w.Header[headerOperation])
-	s, err := r.cfg.Journal.Current(ctx, operation)
+// record makes one delivery a fact of each operation it is about, or parks it,
+// then acks it. again says that somebody may have done some of it before.
+func (r *Receiver) record(ctx context.Context, w *journal.Webhook, again bool) error {
+	a, err := r.arrival(ctx, w)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", operation, err)
+		return err
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %s", len(w.Provider), w.Provider, w.Key))
-	id := "webhook-" + hex.EncodeToString(sum[:16])
-	if w.Delivered > 1 {
-		// Whoever had it before may have died between append and ack.
-		if known, err := r.recorded(ctx, operation, id); err != nil {
+	// A crash before the append leaves the delivery in the queue. A crash
+	// between append and ack brings it again, and it is found recorded. Two
+	// holders of one lease may both append; the id is derived from the delivery,
+	// so the fold notes the second as a duplicate.
+	n, err := r.cfg.Journal.Deliver(ctx, a, r.cfg.Source, again)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		if err := r.park(ctx, a); err != nil {
 			return err
-		} else if known {
-			return r.ack(ctx, operation, w)
+		}
+	} else if again {
+		// It may have been parked before it matched.
+		if err := r.cfg.Journal.Unpark(ctx, a); err != nil {
+			return err
 		}
 	}
-	fact := &events.WebhookReceived{
-		EventID: first(w.Header[headerEventID]), Scheme: first(w.Header[headerScheme]), Exact: true,
+	return r.ack(ctx, w)
+}
+
+// park keeps an event that is about no operation, and then looks again: what
+// was named meanwhile has seen it parked, or is seen now. A crash before the
+// second look leaves it parked and in the queue.
+func (r *Receiver) park(ctx context.Context, a journal.Arrival) error {
+	keep := longestKeep
+	if c, ok := r.cfg.Directory.Current(a.Provider); ok {
+		keep = c.LongestResult()
+	}
+	if err := r.cfg.Journal.Park(ctx, a, keep); err != nil {
+		return err
+	}
+	n, err := r.cfg.Journal.Deliver(ctx, a, r.cfg.Source, true)
+	if err != nil || n == 0 {
+		return err
+	}
+	return r.cfg.Journal.Unpark(ctx, a)
+}
+
+// longestKeep is for deliveries of providers whose contract is gone.
+const longestKeep = 30 * 24 * time.Hour
+
+// arrival reads a stored delivery.
+func (r *Receiver) arrival(ctx context.Context, w *journal.Webhook) (journal.Arrival, error) {
+	a := journal.Arrival{
+		Provider: w.Provider, Key: w.Key, Operation: first(w.Header[headerOperation]), Time: w.Time,
+		Accounts: w.Header[headerAccount],
+		Fact:     events.WebhookReceived{EventID: first(w.Header[headerEventID]), Scheme: first(w.Header[headerScheme])},
 	}
 	if c, ok := r.cfg.Directory.Current(w.Provider); ok {
 		// Only what was signed is read, so no headers. What cannot be read is
 		// left out: the delivery itself is worth a look at the job.
 		if reading, err := c.ReadWebhook(w.Body, nil); err == nil {
-			fact.EventType, fact.Remote, fact.JobID = reading.Type, reading.Remote, reading.JobID
-			if fact.EventID == "" {
-				fact.EventID = reading.EventID
-			}
-			// A signed reference that is another operation's outweighs the address.
-			if ref := reading.Reference; ref != "" && ref != s.Intent.ClientReference && ref != s.Intent.Token {
-				fact.Exact = false
+			a.Fact.EventType, a.Fact.Remote, a.Fact.JobID, a.Reference = reading.Type, reading.Remote, reading.JobID, reading.Reference
+			if a.Fact.EventID == "" {
+				a.Fact.EventID = reading.EventID
 			}
 		}
 	}
-	if fact.EventID == "" {
-		fact.EventID = events.Sum(w.Body).String()
-	}
-	// The address is ours and names the operation, but it is not signed. A job
-	// that another operation owns was not meant for this one: that is noted on
-	// both and binds neither.
-	owner := ""
-	if fact.JobID != "" {
-		found, owned, err := r.cfg.Journal.Owner(ctx, w.Provider, s.Intent.Account, fact.JobID)
-		if err != nil {
-			return fmt.Errorf("owner of the job a webhook for %s names: %w", operation, err)
-		}
-		if owned && found != operation {
-			owner, fact.Exact = found, false
-		}
+	if a.Fact.EventID == "" {
+		a.Fact.EventID = events.Sum(w.Body).String()
 	}
 	// The body before the fact that names it; a crash in between leaves bytes
 	// that nothing refers to.
-	if fact.Body, err = r.cfg.Journal.PutPayload(ctx, w.Body); err != nil {
-		return fmt.Errorf("store webhook body for %s: %w", operation, err)
+	var err error
+	if a.Fact.Body, err = r.cfg.Journal.PutPayload(ctx, w.Body); err != nil {
+		return a, fmt.Errorf("store webhook body of %s: %w", w.Provider, err)
 	}
-	// A crash before the append leaves the delivery in the queue. A crash
-	// between append and ack brings it again, and it is found recorded. Two
-	// holders of one lease may both append; the id is derived from the delivery,
-	// so the fold notes the second as a duplicate. The owner's note, if there is
-	// one, comes first, so that it is never the one that is missing.
-	e := events.Event{ID: id, Source: r.cfg.Source, Time: w.Time, Actor: w.Provider, Fact: fact}
-	if owner != "" {
-		if err := r.tellOwner(ctx, owner, e, *fact); err != nil {
-			return err
+	return a, nil
+}
+
+// parkAgain looks at the newest stored deliveries whose address names no
+// operation. INDEX is not synced, so that power loss can take an event out of it
+// whose delivery was acknowledged because it was parked. It gives the newest
+// sequence it saw.
+func (r *Receiver) parkAgain(ctx context.Context) (newest uint64, err error) {
+	now := r.cfg.Clock.Now()
+	err = r.cfg.Journal.RecentWebhooks(ctx, lookBack, func(w *journal.Webhook) (more bool, err error) {
+		newest = max(newest, w.Sequence)
+		more = w.Time.Add(longestKeep).After(now)
+		if len(w.Header[headerOperation]) > 0 {
+			return more, nil
 		}
-	}
-	if _, outcome, err := r.cfg.Journal.Append(ctx, s, e); err != nil {
-		return fmt.Errorf("record webhook for %s (%s): %w", operation, outcome, err)
-	}
-	return r.ack(ctx, operation, w)
+		a, err := r.arrival(ctx, w)
+		if err != nil {
+			return false, err
+		}
+		n, err := r.cfg.Journal.Deliver(ctx, a, r.cfg.Source, true)
+		if err == nil && n == 0 {
+			err = r.park(ctx, a)
+		}
+		return more, err
+	})
+	return newest, err
 }
 
-// recorded says whether the operation has the fact.
-func (r *Receiver) recorded(ctx context.Context, operation, id string) (bool, error) {
-	lines, err := r.cfg.Journal.Timeline(ctx, operation)
-	if err != nil {
-		return false, fmt.Errorf("look for a webhook of %s: %w", operation, err)
-	}
-	return slices.ContainsFunc(lines, func(l journal.Line) bool { return l.Entry.Event.ID == id }), nil
-}
-
-// ack ends a delivery that is a fact. A crash before it brings the delivery
-// again.
-func (r *Receiver) ack(ctx context.Context, operation string, w *journal.Webhook) error {
+// ack ends a delivery that is a fact, or parked. A crash before it brings the
+// delivery again.
+func (r *Receiver) ack(ctx context.Context, w *journal.Webhook) error {
 	if err := w.Ack(ctx); err != nil {
-		return fmt.Errorf("ack webhook for %s, which is recorded: %w", operation, err)
-	}
-	return nil
-}
-
-// tellOwner notes the delivery on the operation that owns the job it names.
-func (r *Receiver) tellOwner(ctx context.Context, owner string, e events.Event, fact events.WebhookReceived) error {
-	s, err := r.cfg.Journal.Current(ctx, owner)
-	if errors.Is(err, journal.ErrNoOperation) {
-		return nil // a claim without facts: there is nobody to tell
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", owner, err)
-	}
-	e.ID, e.Fact = e.ID+"-o", &fact
-	if _, outcome, err := r.cfg.Journal.Append(ctx, s, e); err != nil {
-		return fmt.Errorf("record webhook for %s (%s): %w", owner, outcome, err)
+		return fmt.Errorf("ack webhook %d, which is recorded: %w", w.Sequence, err)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +27,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const secret = "canary-secret"
+const (
+	secret      = "canary-secret"
+	otherSecret = "canary-other-secret"
+)
 
 type clock struct{}
 
@@ -43,10 +47,16 @@ func (clock) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-type directory struct{ c *contract.Contract }
+type directory struct {
+	c *contract.Contract
+	b *bench
+}
 
 func (d directory) Current(name string) (*contract.Contract, bool) { return d.c, name == "example" }
 func (d directory) WebhookSecrets(string) []Secret {
+	if d.b.secrets != nil {
+		return d.b.secrets
+	}
 	return []Secret{{Account: "default", Reference: "env:HOOK"}}
 }
 
@@ -60,6 +70,7 @@ type bench struct {
 	r       *Receiver
 	log     bytes.Buffer
 	n       int
+	secrets []Secret // nil: one of the default account
 }
 
 func newBench(t *testing.T) *bench {
@@ -88,8 +99,13 @@ func newBench(t *testing.T) *bench {
 		return fmt.Sprintf("id%d", b.n)
 	}})
 	b.r = New(Config{
-		Journal: b.journal, Directory: directory{c}, Clock: clock{}, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Source: "/webhooks/1",
-		Secrets: outbound.References{LookupEnv: func(string) (string, bool) { return secret, true }},
+		Journal: b.journal, Directory: directory{c, b}, Clock: clock{}, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Source: "/webhooks/1",
+		Secrets: outbound.References{LookupEnv: func(name string) (string, bool) {
+			if name == "OTHER" {
+				return otherSecret, true
+			}
+			return secret, true
+		}},
 	})
 	return b
 }
@@ -100,12 +116,17 @@ func (b *bench) setFault(f func(memory.Call) memory.Fault) {
 	b.fault = f
 }
 
-// operation makes one that follows a job.
+// operation makes one that follows a job, or has no answer to its create.
 func (b *bench) operation(id, job string) {
+	b.t.Helper()
+	b.operationOf("default", id, job)
+}
+
+func (b *bench) operationOf(account, id, job string) {
 	b.t.Helper()
 	ctx := b.t.Context()
 	s, _, err := b.journal.Create(ctx, events.Event{Source: "/ingest/1", Operation: id, Fact: &events.IntentRecorded{
-		Principal: "alice", Provider: "example", Account: "default", Rules: projections.Rules, ClientReference: "cf" + id,
+		Principal: "alice", Provider: "example", Account: account, Rules: projections.Rules, ClientReference: "cf" + id,
 		Deadlines: events.Deadlines{Create: time.Hour, Result: 24 * time.Hour, Collect: time.Hour},
 		Policy:    events.Policy{PollInterval: time.Minute, PollMax: time.Minute, BackoffBase: time.Second, BackoffMax: time.Minute, RequestTimeout: time.Minute, MaxAttempts: 3},
 		Promises:  events.Promises{Guarantee: events.Deduplicated, HasResult: true, Cancels: true},
@@ -113,13 +134,16 @@ func (b *bench) operation(id, job string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	claim, err := b.journal.Claim(ctx, "example", "default", job, id)
-	if err != nil {
-		b.t.Fatal(err)
+	answer := &events.CreateAnswered{Attempt: 1, Outcome: events.CreateAmbiguous, Call: events.Call{AsOf: s.Sequence}}
+	if job != "" {
+		answer.Outcome, answer.JobID = events.CreateAccepted, job
+		if answer.Claim, err = b.journal.Claim(ctx, "example", account, job, id); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 	for _, f := range []events.Fact{
 		&events.CreateAttempted{Attempt: events.Attempt{Number: 1, NotAfter: time.Now().Add(time.Minute), Timeout: time.Minute}},
-		&events.CreateAnswered{Attempt: 1, Outcome: events.CreateAccepted, JobID: job, Claim: claim, Call: events.Call{AsOf: s.Sequence}},
+		answer,
 	} {
 		if s, _, err = b.journal.Append(ctx, s, events.Event{Source: "/poller/1", Fact: f}); err != nil {
 			b.t.Fatal(err)
@@ -128,6 +152,26 @@ func (b *bench) operation(id, job string) {
 }
 
 func (b *bench) send(operation, body string) (bool, error) {
+	b.t.Helper()
+	return b.sendSigned(operation, body, secret)
+}
+
+// jobSubject is where a job is claimed, found by claiming another store's.
+func (b *bench) jobSubject(job string) string {
+	b.t.Helper()
+	s := memory.New(memory.Config{Now: time.Now})
+	j := journal.New(journal.Options{Store: s, Now: time.Now, Sleep: clock{}.Sleep, NewID: func() string { return "id" }})
+	if _, err := j.Claim(b.t.Context(), "example", "default", job, "op_1"); err != nil {
+		b.t.Fatal(err)
+	}
+	m, err := s.Last(b.t.Context(), journal.Index, "job.>")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return m.Subject
+}
+
+func (b *bench) sendSigned(operation, body, secret string) (bool, error) {
 	b.t.Helper()
 	signed, err := signature.Sign(signature.Scheme{Name: signature.HMACSHA256Hex, Header: "X-Signature", Prefix: "sha256="}, secret, []byte(body), "", time.Now())
 	if err != nil {
@@ -317,15 +361,10 @@ func TestRefused(t *testing.T) {
 		provider, operation string
 		want                error
 	}{
-		{"nobody", "op_1", ErrUnknown}, {"example", "op_1", ErrSignature}, {"example", "op_2", ErrSignature}, {"example", "*.>", ErrSignature},
+		{"nobody", "op_1", ErrUnknown}, {"example", "op_1", ErrSignature}, {"example", "", ErrSignature}, {"example", "op_2", ErrSignature}, {"example", "*.>", ErrSignature},
 	} {
 		if _, err := b.r.Receive(t.Context(), c.provider, c.operation, unsigned); !errors.Is(err, c.want) {
 			t.Errorf("%s %s: %v", c.provider, c.operation, err)
-		}
-	}
-	for _, operation := range []string{"op_2", "*.>", ""} {
-		if _, err := b.send(operation, running); !errors.Is(err, ErrUnknown) {
-			t.Errorf("%q: %v", operation, err)
 		}
 	}
 	if _, err := b.send("op_1", strings.Repeat(" ", MaxBody+1)); !errors.Is(err, ErrTooLarge) {
@@ -333,6 +372,194 @@ func TestRefused(t *testing.T) {
 	}
 	if _, err := b.store.Last(t.Context(), journal.Webhooks, ">"); !errors.Is(err, journal.ErrNoMessage) {
 		t.Error("something was stored")
+	}
+}
+
+// TestWithoutOperation: one event at addresses that name no operation is one
+// delivery, never refused, and is matched by what it says; or parked.
+func TestWithoutOperation(t *testing.T) {
+	for _, c := range []struct {
+		name, body string
+		noted      []string
+		exact      bool
+	}{
+		{"job and reference", running, []string{"op_1"}, true},
+		{"job", `{"event_id":"e1","job_id":"job-1","state":"running"}`, []string{"op_1"}, true},
+		{"reference", `{"event_id":"e1","client_reference":"cfop_2"}`, []string{"op_2"}, true},
+		{"reference and a job nobody owns", `{"event_id":"e1","job_id":"job-2","client_reference":"cfop_2"}`, []string{"op_2"}, true},
+		{"reference of one, job of another", `{"event_id":"e1","job_id":"job-1","client_reference":"cfop_2"}`, []string{"op_1", "op_2"}, false},
+		{"job, and a reference nobody has", `{"event_id":"e1","job_id":"job-1","client_reference":"cfother"}`, []string{"op_1"}, false},
+		{"unknown", `{"event_id":"e1","job_id":"job-9","client_reference":"cfother"}`, nil, false},
+		{"nothing", `{"event_id":"e1"}`, nil, false},
+		{"unreadable", `{`, nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.operation("op_1", "job-1")
+				b.operation("op_2", "")
+				for _, op := range []string{"op_1", "op_2"} {
+					if _, err := b.journal.NameReference(t.Context(), "example", "cf"+op, op); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i, address := range []string{"", "op_none", "*.>", ""} {
+					if fresh, err := b.send(address, c.body); err != nil || fresh != (i == 0) {
+						t.Errorf("%q: fresh %v, %v", address, fresh, err)
+					}
+				}
+				b.run(time.Minute)
+				b.run(time.Minute) // a restart looks at it again
+				for _, op := range []string{"op_1", "op_2"} {
+					list, s := b.hooks(op)
+					if want := slices.Contains(c.noted, op); len(list) != 0 != want || len(list) > 1 || want && list[0].Exact != c.exact {
+						t.Errorf("%s: %+v", op, list)
+					}
+					if s.Phase == projections.PhaseQuarantined {
+						t.Errorf("%s is %s", op, s.Quarantine)
+					}
+				}
+				parked, err := b.journal.Parked(t.Context(), "", "")
+				if err != nil || len(parked) == 0 != (c.noted != nil) {
+					t.Errorf("%d parked, %v", len(parked), err)
+				}
+				// The contract's longest result deadline is 30 days.
+				time.Sleep(31 * 24 * time.Hour)
+				b.run(time.Minute)
+				if parked, err = b.journal.Parked(t.Context(), "", ""); err != nil || len(parked) != 0 {
+					t.Errorf("%d are parked for ever, %v", len(parked), err)
+				}
+			})
+		})
+	}
+}
+
+// TestAccounts: a delivery speaks for those accounts alone whose secret it was
+// signed with.
+func TestAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.secrets = []Secret{{"default", "env:HOOK"}, {"second", "env:OTHER"}, {"third", "env:OTHER"}}
+		for _, account := range []string{"default", "second", "third"} {
+			b.operationOf(account, "op_"+account, "job-1")
+		}
+		check := func(when string, want map[string][]bool) {
+			t.Helper()
+			b.run(time.Minute)
+			for op, exact := range want {
+				list, _ := b.hooks("op_" + op)
+				var got []bool
+				for _, f := range list {
+					got = append(got, f.Exact)
+				}
+				if !slices.Equal(got, exact) {
+					t.Errorf("%s: %s has %v, want %v", when, op, got, exact)
+				}
+			}
+		}
+		const body = `{"event_id":"e1","job_id":"job-1","state":"running"}`
+		if _, err := b.send("", body); err != nil {
+			t.Fatal(err)
+		}
+		check("one account", map[string][]bool{"default": {true}, "second": nil, "third": nil})
+		// The same event id of other accounts is another event. Two share a secret.
+		if fresh, err := b.sendSigned("", body, otherSecret); err != nil || !fresh {
+			t.Fatal(fresh, err)
+		}
+		check("two accounts", map[string][]bool{"default": {true}, "second": {false}, "third": {false}})
+		// The address of an operation of an account that did not sign names none.
+		if _, err := b.sendSigned("op_default", `{"event_id":"e2","job_id":"job-8"}`, otherSecret); err != nil {
+			t.Fatal(err)
+		}
+		check("foreign address", map[string][]bool{"default": {true}, "second": {false}, "third": {false}})
+		if _, err := b.sendSigned("", body, "neither"); !errors.Is(err, ErrSignature) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestParkedAgain: power loss took what was parked, and the delivery was
+// acknowledged because it was.
+func TestParkedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.operation("op_1", "")
+		if _, err := b.send("", `{"event_id":"e1","job_id":"job-1"}`); err != nil {
+			t.Fatal(err)
+		}
+		b.run(time.Minute)
+		b.store.Lose(journal.Index)
+		b.run(time.Minute)
+		if parked, err := b.journal.Parked(t.Context(), "example", journal.JobName("job-1")); err != nil || len(parked) != 1 {
+			t.Errorf("%d are parked, %v", len(parked), err)
+		}
+		// And one whose job is known by then is noted.
+		b.store.Lose(journal.Index)
+		if _, err := b.journal.Claim(t.Context(), "example", "default", "job-1", "op_1"); err != nil {
+			t.Fatal(err)
+		}
+		b.run(time.Minute)
+		if list, _ := b.hooks("op_1"); len(list) != 1 {
+			t.Errorf("%d facts", len(list))
+		}
+	})
+}
+
+// TestCrashWithoutOperation is TestCrash for an event that has to be parked: it
+// is parked, or noted by whoever learns the job, and in the end noted once.
+func TestCrashWithoutOperation(t *testing.T) {
+	const last = 60 // more calls than one delivery takes
+	for _, kind := range []memory.Kind{memory.Unavailable, memory.Undone, memory.Done} {
+		for _, known := range []bool{false, true} {
+			for at := 1; at <= last; at++ {
+				t.Run(fmt.Sprintf("kind %d at call %d, job known %v", kind, at, known), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						b := newBench(t)
+						b.operation("op_1", "")
+						if _, err := b.send("", `{"event_id":"e1","job_id":"job-1"}`); err != nil {
+							t.Fatal(err)
+						}
+						calls, known, acked := 0, known, false
+						b.setFault(func(c memory.Call) memory.Fault {
+							acked = acked || c.Op == memory.OpAck
+							// The job becomes known at the very moment at which the event is
+							// parked, and whoever wrote it looked before.
+							if calls++; known && c.Op == memory.OpPublish && c.Stream == journal.Index {
+								known = false
+								if _, err := b.store.Publish(t.Context(), journal.Index, journal.Outgoing{Subject: b.jobSubject("job-1"), Data: []byte("op_1")}); err != nil {
+									t.Error(err)
+								}
+							}
+							switch {
+							case calls < at:
+								return memory.Fault{}
+							case calls == at:
+								return memory.Fault{Kind: kind}
+							}
+							return memory.Fault{Kind: memory.Unavailable}
+						})
+						b.run(10 * time.Second)
+						if at == last && (!acked || calls >= last) {
+							t.Errorf("acked %v in %d calls: not every step was tried", acked, calls)
+						}
+						b.setFault(nil)
+						b.run(2 * time.Minute)
+						list, s := b.hooks("op_1")
+						parked, err := b.journal.Parked(t.Context(), "", "")
+						if err != nil {
+							t.Fatal(err)
+						}
+						owner, owned, err := b.journal.Owner(t.Context(), "example", "default", "job-1")
+						if err != nil {
+							t.Fatal(err)
+						}
+						if owned != (owner == "op_1" && len(list) == 1 && len(parked) == 0 && s.Hint.JobID == "job-1") || !owned && (len(parked) != 1 || len(list) != 0) {
+							t.Errorf("%d facts, %d parked, owned %v\n%s", len(list), len(parked), owned, b.log.String())
+						}
+					})
+				})
+			}
+		}
 	}
 }
 
