@@ -69,7 +69,7 @@ func (unobserved) Stopped(projections.State, bool)                    {}
 func (unobserved) Counted(string, map[Standing]int)                   {}
 func (unobserved) Moved(string, projections.State, projections.State) {}
 
-// Config of a Projector. All fields but Gone, Sweep and Observe are required.
+// Config of a Projector. All fields but Gone, Sweep, Hold and Observe are required.
 type Config struct {
 	Journal *journal.Journal
 	Clock   Clock
@@ -90,6 +90,10 @@ type Config struct {
 	// Sweep is how often live operations are compared with their wake-ups.
 	// Default 5 minutes.
 	Sweep time.Duration
+
+	// Hold says what rests for a provider, as the pollers see it; nil means
+	// nothing. Its end is what ends the rest of operations under it.
+	Hold func(provider string) workflow.Hold
 
 	// Observe is told what becomes of the partitions; nil tells nobody.
 	Observe Observer
@@ -215,6 +219,9 @@ type Work struct {
 	facts  *journal.Facts
 	states map[string]projections.State // of live operations of the partition
 
+	resting  map[string]projections.State // of those that rest under a hold
+	released time.Time                    // when their holds were asked for last
+
 	counted bool // by this tenure, whose first sweep has ended
 }
 
@@ -224,7 +231,7 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read partition %s: %w", t.Partition(), err)
 	}
-	return &Work{p: p, tenure: t, facts: facts, states: map[string]projections.State{}}, nil
+	return &Work{p: p, tenure: t, facts: facts, states: map[string]projections.State{}, resting: map[string]projections.State{}}, nil
 }
 
 // Close lets go of what the store holds for the work.
@@ -237,7 +244,10 @@ func (w *Work) Close() {
 // Step projects the next fact, waiting for it at most so long. It says whether
 // there was one.
 func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
-	entry, err := w.facts.Next(ctx, wait)
+	if err := w.release(ctx); err != nil {
+		return false, err
+	}
+	entry, err := w.facts.Next(ctx, w.patience(wait))
 	switch {
 	case errors.Is(err, journal.ErrNoMessage):
 		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
@@ -273,6 +283,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	if w.counted {
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), before, after)
 	}
+	w.rest(after)
 	if _, more := projections.Next(after); more || after.Phase.Live() {
 		w.states[operation] = after
 	} else {
@@ -331,6 +342,7 @@ func (w *Work) Sweep(ctx context.Context, orphans bool) error {
 		if err := w.sweep(ctx, s, orphans); err != nil {
 			return fmt.Errorf("sweep %s: %w", s.Operation, err)
 		}
+		w.rest(s)
 		if s.Phase.Stopped() {
 			w.p.cfg.Observe.Stopped(s, false)
 		}
