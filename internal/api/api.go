@@ -103,6 +103,11 @@ func (h *handler) routes() []route {
 			route{"GET", "/v1/operations/{id}/result", bodyNone, false, h.result},
 			route{"POST", "/v1/operations/{id}/cancel", bodyOptional, false, h.cancel},
 			route{"POST", "/v1/operations/{id}/decisions", bodyJSON, false, h.decide},
+			route{"POST", "/v1/operations/{id}/pause", bodyOptional, false, h.pause},
+			route{"POST", "/v1/operations/{id}/resume", bodyOptional, false, h.resume},
+			route{"GET", "/v1/holds", bodyNone, false, h.holds},
+			route{"POST", "/v1/holds", bodyJSON, false, h.hold},
+			route{"POST", "/v1/holds/release", bodyJSON, false, h.release},
 			route{"GET", "/v1/capabilities", bodyNone, false, h.capabilities},
 		)
 	}

@@ -40,6 +40,8 @@ const (
 	CodeDecisionNotAllowed  Code = "decision_not_allowed"
 	CodeRiskNotAccepted     Code = "risk_not_accepted"
 	CodeJobOwned            Code = "job_owned_elsewhere"
+	CodeNotHeld             Code = "not_held"
+	CodeHoldStronger        Code = "hold_is_stronger"
 	CodeCursorInvalid       Code = "cursor_invalid"
 	CodeResultNotReady      Code = "result_not_ready"
 	CodeNoResult            Code = "no_result"
@@ -74,7 +76,7 @@ func Meanings() []Meaning {
 		{CodeUnauthenticated, 401, "A valid key is required", false, "Send Authorization: Bearer with a key of this installation."},
 		{CodeSignatureInvalid, 401, "The signature is not valid", false, "Sign the raw body with the shared secret of this provider."},
 		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
-		{CodeOperatorOnly, 403, "Only an operator may do this", false, "Use a key with the operator's right, or ask who has one."},
+		{CodeOperatorOnly, 403, "Only an operator may do this", false, "Use the key of an operator: counterfoil key list shows which have the right, key add --operator makes one."},
 		{CodeNotFound, 404, "Not found", false, "Check the address. Operations of other principals are not shown."},
 		{CodeNoResult, 404, "The operation has no result", false, "Read the operation: it ended without one."},
 		{CodeMethodNotAllowed, 405, "The method is not allowed here", false, "Use a method of the Allow header."},
@@ -83,6 +85,8 @@ func Meanings() []Meaning {
 		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, "Take one of the decisions listed as allowed by the operation."},
 		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
 		{CodeJobOwned, 409, "The job belongs to another operation", false, "Check the job id. One job belongs to one operation."},
+		{CodeNotHeld, 409, "There is no such hold", false, "Read GET /v1/holds: a hold on one provider and the one on all are released each by itself."},
+		{CodeHoldStronger, 409, "A stronger hold is in place", false, "Leave it, or send replace: true if the weaker one is to take its place."},
 		{CodeResultNotReady, 409, "The result is not there yet", true, "Ask again after Retry-After."},
 		{CodeResultNotAccepted, 409, "The result failed a check", false, "Look at it with ?unaccepted=true, then decide: accept_result or retry_collection."},
 		{CodeNewerVersion, 409, "A newer version of the program owns this operation", false, "Ask a process of that version."},

@@ -71,7 +71,7 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a [Service]. Every field is required.
+// Config of a [Service]. Every field is required unless it says otherwise.
 type Config struct {
 	Journal   *journal.Journal
 	Directory Directory
@@ -88,6 +88,10 @@ type Config struct {
 	// ClockDifference is what clocks of two processes may differ by; 0 where
 	// one process holds all roles.
 	ClockDifference time.Duration
+
+	// HoldsChanged is called before a caller hears that a hold is placed or
+	// released, and makes it count in this process. Optional.
+	HoldsChanged func(context.Context)
 }
 
 // Service answers callers. It is safe for concurrent use and keeps nothing.

@@ -40,7 +40,7 @@ type View struct {
 	WaitingFor string                 `json:"waiting_for,omitempty"`
 	NextLook   *time.Time             `json:"next_look,omitempty"`
 	Because    string                 `json:"because,omitempty"`
-	Paused     bool                   `json:"paused,omitempty"`
+	Paused     *PauseView             `json:"paused,omitempty"` // creates and collections rest
 	Started    time.Time              `json:"started"`
 	Since      time.Time              `json:"since"` // when the state was entered
 
@@ -134,7 +134,7 @@ type CheckView struct {
 
 // Allowed is something the caller may do now.
 type Allowed struct {
-	Action    string                `json:"action"` // cancel, decide
+	Action    string                `json:"action"` // cancel, pause, resume (which ends a pause), decide
 	Method    string                `json:"method"`
 	Href      string                `json:"href"`
 	Decisions []events.DecisionKind `json:"decisions,omitempty"`
@@ -146,13 +146,16 @@ func ViewOf(s projections.State, now time.Time) View {
 		ID: s.Operation, Provider: s.Intent.Provider, Account: s.Intent.Account,
 		Session: s.Intent.Session, Replaces: s.Intent.Replaces, RetryOf: s.Intent.RetryOf,
 		State: s.Phase, Terminal: s.Phase.Terminal(), Quarantine: s.Quarantine, Outcome: s.Outcome,
-		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Because, Paused: s.Paused,
+		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Because, Paused: pauseView(s),
 		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),
 		Guarantee: GuaranteeView{s.Intent.Promises.Guarantee, Words(s.Intent.Promises)},
 		Attempts:  AttemptsView{s.Creates.Made, s.Creates.NotSent, s.Creates.Unresolved()},
 		Deadlines: running(s), Version: s.Facts, Sequence: s.Sequence,
 	}
 	v.Done = v.Terminal || s.Phase.Stopped()
+	if v.Paused != nil {
+		v.Because = "paused by " + v.Paused.By + ": creates and collections rest; next is " + v.Because
+	}
 	for _, t := range s.Intent.Tags {
 		v.Tags = append(v.Tags, Tag{t.Name, t.Value})
 	}
@@ -229,6 +232,13 @@ func allowed(s projections.State) []Allowed {
 	base := "/v1/operations/" + s.Operation
 	if !s.Phase.Terminal() && cancelRefusal(s) == nil && !wished(s) {
 		list = append(list, Allowed{Action: "cancel", Method: "POST", Href: base + "/cancel"})
+	}
+	switch {
+	case pauseRefusal(s) != nil:
+	case s.Paused:
+		list = append(list, Allowed{Action: "resume", Method: "POST", Href: base + "/resume"})
+	default:
+		list = append(list, Allowed{Action: "pause", Method: "POST", Href: base + "/pause"})
 	}
 	var kinds []events.DecisionKind
 	for _, kind := range decisionKinds() {
