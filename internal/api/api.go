@@ -227,6 +227,10 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 	return a.write(w)
 }
 
+// drained is how many bytes of a body that is refused are read and thrown away,
+// so that its sender comes to read the refusal.
+const drained = 4 << 20
+
 // readBody reads the whole body, or refuses it before it is kept.
 func (c *call) readBody(rule bodyRule) error {
 	if rule == bodyNone {
@@ -235,6 +239,9 @@ func (c *call) readBody(rule bodyRule) error {
 	limit := int64(ingest.MaxBody)
 	tooLarge := &ingest.Refusal{Code: ingest.CodeBodyTooLarge, Detail: fmt.Sprintf("the body has more than %d bytes", limit)}
 	if c.r.ContentLength > limit {
+		// Under a caller who asked for the connection's end net/http resets it, and
+		// the answer with it, while that caller still sends.
+		_, _ = io.CopyN(io.Discard, c.r.Body, drained)
 		return tooLarge
 	}
 	if rule == bodyJSON || rule == bodyOptional && c.r.ContentLength != 0 {
