@@ -16,6 +16,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/projector"
+	"github.com/counterfoil/counterfoil/internal/workflow"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -56,6 +57,9 @@ func (w *world) operations(c *contract.Contract) {
 		panic(err)
 	}
 	promises := c.Promises(cfg.Webhooks)
+	if cfg.Upload {
+		promises.Prepares = 1
+	}
 	promises.Settle = cfg.Held + cfg.Late
 	promises.TokenWindow = cfg.Window
 	promises.GoneConfirmsCancel, promises.PartialResults = cfg.GoneConfirms, cfg.Partial
@@ -146,13 +150,16 @@ func (w *world) gone(p *process) func(string) bool {
 	}
 }
 
+// holds is what every process knows of holds, at once.
+func (w *world) holds(string) workflow.Hold { return w.hold }
+
 func (w *world) poller(p *process, name string, c *contract.Contract) *actor {
 	return w.actor(p, name, func(a *actor) {
 		j := a.journal()
 		worker := poller.New(poller.Config{
 			Journal: j, Call: &caller{a}, Directory: directory{c}, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
 			Callback: func(_, _, _ string) string { return "" },
-			Source:   "/poller/" + name, Owner: a.name, Gone: w.gone(p),
+			Source:   "/poller/" + name, Owner: a.name, Gone: w.gone(p), Hold: w.holds,
 		})
 		var leases *journal.Leases
 		for leases == nil {
@@ -198,7 +205,7 @@ func (w *world) projector(p *process, name string, partition int) *actor {
 		j := a.journal()
 		pr := projector.New(projector.Config{
 			Journal: j, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
-			Source: "/projector/" + name, Build: "simulation", Gone: w.gone(p), Alone: !w.cfg.Cluster,
+			Source: "/projector/" + name, Build: "simulation", Gone: w.gone(p), Alone: !w.cfg.Cluster, Hold: w.holds,
 		})
 		ctx := context.Background()
 		first := true
@@ -289,6 +296,10 @@ func (w *world) caller(p *process) *actor {
 				next = w.clock.Now().Add(min(next.Sub(w.clock.Now()), w.between(5*time.Second, time.Minute)))
 				a.decisions(ctx, j)
 			}
+			if w.cfg.Pauses > 0 && !w.healthy {
+				next = w.clock.Now().Add(min(next.Sub(w.clock.Now()), w.between(5*time.Second, time.Minute)))
+				a.pauses(ctx, j)
+			}
 			a.pause(next, nil)
 		}
 	})
@@ -367,6 +378,26 @@ func (a *actor) decisions(ctx context.Context, j *journal.Journal) {
 			ID: a.newID(), Source: "/ingest", Time: a.Now(), Actor: "alice", Fact: d,
 		})
 		w.logf("decision %s on %s: %s %v", d.Choice, op.id, outcome, err)
+	}
+}
+
+// pauses lets some operations rest and others go on.
+func (a *actor) pauses(ctx context.Context, j *journal.Journal) {
+	w := a.w
+	for _, op := range w.ops {
+		if !op.submitted || !w.chance(w.cfg.Pauses) {
+			continue
+		}
+		s, err := j.Current(ctx, op.id)
+		if err != nil || s.Phase.Terminal() {
+			continue
+		}
+		var fact events.Fact = &events.OperationPaused{Who: "alice"}
+		if s.Paused {
+			fact = &events.OperationResumed{Who: "alice"}
+		}
+		_, outcome, err := j.Append(ctx, s, events.Event{ID: a.newID(), Source: "/ingest", Time: a.Now(), Actor: "alice", Fact: fact})
+		w.logf("%s of %s: %s %v", fact.Type(), op.id, outcome, err)
 	}
 }
 

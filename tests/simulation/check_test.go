@@ -13,6 +13,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/codec"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/workflow"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -36,11 +37,11 @@ func run(cfg config, store journal.Store, c clock, tracing bool) *world {
 		w.violate("contracts: %v", err)
 		return w
 	}
-	key := cfg.Contract
-	if cfg.Once {
-		key += " once"
+	one := contracts[cfg.variant()]
+	if one == nil {
+		w.violate("no contract %q", cfg.variant())
+		return w
 	}
-	one := contracts[key]
 	w.operations(one)
 	w.populate(one)
 	if cfg.Plain {
@@ -51,6 +52,7 @@ func run(cfg config, store journal.Store, c clock, tracing bool) *world {
 			w.after(from, func() { w.provider.identity = "identity-2" })
 			w.after(from+w.between(time.Second, 2*time.Minute), func() { w.provider.identity = "identity-1" })
 		}
+		w.edges()
 		w.after(cfg.Faults, w.heal)
 	}
 	// Long enough for every deadline, then until nothing more is due.
@@ -179,6 +181,9 @@ func stuck(s projections.State) string {
 		}
 	}
 	left := uint64(len(s.Creates.List)) < max(s.Intent.Policy.MaxAttempts, 1)
+	if s.Ready < s.Intent.Promises.Prepares {
+		left = uint64(len(s.Prepares.List)) < max(s.Intent.Policy.MaxAttempts, 1)
+	}
 	switch {
 	case s.Creates.Unresolved() == 0 && left:
 		return "nothing may have been made and no create is due"
@@ -239,6 +244,7 @@ func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []pro
 		}
 		previous = digest
 		before := s.Phase
+		w.judgePermit(op, s, event)
 		var want projections.Record
 		s, want = projections.Fold(s, projections.Entry{Sequence: m.Sequence, Time: m.Time, Event: event, Digest: digest})
 		want.Build = "simulation"
@@ -267,6 +273,90 @@ func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []pro
 
 func describe(r projections.Record, e events.Event) string {
 	return fmt.Sprintf("%-8s row %-4s %s -> %s %s | %s %+v", r.Verdict, r.Row, r.From, r.To, r.Reason, e.Source, e.Fact)
+}
+
+// edges lets credentials change and operators hold and release.
+func (w *world) edges() {
+	cfg := w.cfg
+	for n := range cfg.Rotations {
+		name := fmt.Sprintf("identity-%d", 3+n)
+		from := w.between(0, cfg.Faults)
+		w.after(from, func() { w.rotate(name) })
+		if w.chance(0.7) { // put back: what waits for the old one goes on
+			w.after(from+w.between(time.Second, 2*time.Minute), func() { w.rotate("identity-1") })
+		}
+	}
+	for range cfg.Holds {
+		from := w.between(0, cfg.Faults)
+		w.after(from, func() { w.place(workflow.HoldCreates) })
+		if cfg.HoldAll && w.chance(0.5) {
+			w.after(from, func() { w.place(workflow.HoldAll) })
+		}
+		w.after(from+w.between(time.Second, 3*time.Minute), w.release)
+	}
+}
+
+func (w *world) rotate(name string) {
+	w.logf("the credential is %s", name)
+	w.provider.identity = name
+}
+
+func (w *world) place(scope workflow.HoldScope) {
+	if w.healthy {
+		return
+	}
+	w.logf("hold: %s", scope)
+	if w.hold.Scope == workflow.HoldNone {
+		w.heldAt = w.clock.Now()
+	}
+	if scope == workflow.HoldAll && w.hold.Scope != workflow.HoldAll {
+		w.heldAllAt = w.clock.Now()
+	}
+	w.hold = workflow.Hold{Scope: scope, Reason: events.DeferHold, Detail: "drill"}
+	w.seen["hold "+string(scope)]++
+}
+
+func (w *world) release() {
+	w.logf("hold: released")
+	w.hold = workflow.Hold{}
+	// A projector asks once a second, which an idle one here does when it is told.
+	w.hint(w.clock.Now())
+	w.after(1100*time.Millisecond, func() { w.hint(w.clock.Now()) })
+}
+
+// judgeHold checks that nothing leaves under a hold but what was permitted
+// before it.
+func (w *world) judgeHold(q *request) {
+	if !q.effect {
+		return
+	}
+	since := w.heldAt
+	switch {
+	case w.hold.Scope == workflow.HoldNone, w.hold.Scope == workflow.HoldCreates && q.kind != "create" && q.kind != "prepare":
+		return
+	case q.kind != "create" && q.kind != "prepare":
+		since = w.heldAllAt
+	}
+	if after := w.clock.Now().Sub(since); after > q.r.Timeout {
+		w.violate("%s: a %s left %s after the hold", q.operation, q.kind, after)
+	}
+}
+
+// judgePermit checks that nobody else asks for what an unresolved attempt may
+// have made, and that a create has what it needs.
+func (w *world) judgePermit(op *operation, before projections.State, e events.Event) {
+	f, ok := e.Fact.(*events.CreateAttempted)
+	if !ok {
+		return
+	}
+	if f.Number > 1 {
+		w.seen["create again"]++
+	}
+	for _, t := range before.Creates.List {
+		if t.Unresolved() && !before.RiskAccepted && t.Identity != f.Identity {
+			w.violate("%s: create %d is permitted as %s beside an unresolved one of %s", op.id, f.Number, f.Identity, t.Identity)
+		}
+	}
 }
 
 // judgeWire checks what was sent.
@@ -378,6 +468,11 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 		w.judgeSuccess(op, s, mine, list, accepted)
 	}
 	w.judgeCandidates(op, s, made, list)
+	for _, j := range w.provider.foreign {
+		if s.Job.ID == j.id || slices.Contains(s.Candidates, j.id) {
+			w.violate("%s names %s, which is older than its first attempt", op.id, j.id)
+		}
+	}
 }
 
 // judgeCandidates checks that whoever has to decide is shown the jobs that a

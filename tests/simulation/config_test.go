@@ -38,6 +38,16 @@ type config struct {
 	Dedupes, NamesFirst, Once, GoneConfirms, Partial, NoResult, Strict, NoRepeatCancel bool
 	Window, Held, Late                                                                 time.Duration
 
+	// Of accounts and operators.
+	Rotations int // changes of the credential, of which some are undone
+	Holds     int
+	HoldAll   bool
+	Pauses    float64
+
+	// Of the provider's calls before a create, and of its list.
+	Upload, Newest bool
+	Page, Foreign  int // jobs on a page (0: half the list), older jobs of others
+
 	// Of the caller.
 	Timeout, Interval, Create, Result, Cancel, Collect time.Duration
 	Attempts                                           uint64
@@ -115,11 +125,47 @@ func configure(seed uint64, many, plain bool) config {
 	c.Refuse = choose(0, 0, 0, 0.2)
 	c.NotFound = choose(0, 0, 0.05, 0.2)
 	c.Identity = choose(0, 0, 0, 1)
+	c.edges(rand.New(rand.NewPCG(seed, 0x65646765)))
 	if plain {
 		c.Cancels, c.Decides = 0, false
 		c.Create, c.Result, c.Collect = 8*time.Minute, 12*time.Minute, 4*time.Minute
 	}
 	return c
+}
+
+// edges draws what was added later, from a source of its own, so that a seed
+// keeps the rest of its meaning.
+func (c *config) edges(r *rand.Rand) {
+	one := func(n int) bool { return r.IntN(n) == 0 }
+	if one(3) {
+		c.Rotations = 1 + r.IntN(4)
+	}
+	if one(3) {
+		c.Holds, c.HoldAll = 1+r.IntN(3), one(2)
+	}
+	if one(5) {
+		c.Pauses = 0.3
+	}
+	c.Upload = c.Contract != "replicate" && one(4)
+	if c.Contract == "example-lookup" || c.Contract == "example-both" || c.Contract == "replicate" {
+		c.Newest = one(2)
+		c.Page = []int{0, 1, 2, 3}[r.IntN(4)]
+		c.Foreign = []int{0, 0, 1, 4}[r.IntN(4)]
+	}
+}
+
+// variant names the contract of the run in the library.
+func (c *config) variant() string {
+	name := c.Contract
+	for _, v := range []struct {
+		on   bool
+		name string
+	}{{c.Once, " once"}, {c.Newest, " newest"}, {c.Upload, " upload"}} {
+		if v.on {
+			name += v.name
+		}
+	}
+	return name
 }
 
 // library parses the built-in contracts, and some changed in one word, once.
@@ -171,20 +217,61 @@ var library = sync.OnceValues(func() (map[string]*contract.Contract, error) { //
 		return nil, err
 	}
 	for name, text := range texts {
-		if err := add(name, text); err != nil {
-			return nil, err
-		}
-		if name == "replicate" {
-			continue
-		}
-		i := strings.Index(text, "\nresult:\n")
-		once, err := replace(text[i:], "repeat: safe", "repeat: once")
-		if err != nil {
-			return nil, err
-		}
-		if err := add(name+" once", text[:i]+once); err != nil {
-			return nil, err
+		for _, c := range []config{{}, {Once: true}, {Newest: true}, {Once: true, Newest: true}} {
+			for _, c.Upload = range []bool{false, true} {
+				c.Contract = name
+				changed, err := change(text, c)
+				if err != nil {
+					return nil, err
+				}
+				if changed == "" {
+					continue
+				}
+				if err := add(c.variant(), changed); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
 	return out, nil
 })
+
+// change gives the contract's text with what the configuration asks for, or
+// nothing where the contract has no such thing.
+func change(text string, c config) (string, error) {
+	_, looks, _ := strings.Cut(text, "\nlookup:\n")
+	if c.Newest && looks == "" || (c.Once || c.Upload) && c.Contract == "replicate" {
+		return "", nil
+	}
+	for _, r := range []struct {
+		on       bool
+		old, new string
+	}{
+		{c.Once, "\nresult:\n  from: request\n  path: /v1/jobs/{job.id}/result\n  repeat: safe\n", "\nresult:\n  from: request\n  path: /v1/jobs/{job.id}/result\n  repeat: once\n"},
+		{c.Newest, "\nlookup:\n", "\nlookup:\n  order: newest_first\n"},
+		{c.Upload, "\ncreate:\n", `
+create:
+  prepare:
+    - name: upload
+      repeat: safe
+      path: /v1/files
+      body: params
+      read:
+        done: status == 201
+        rejected: status == 422
+        values:
+          file: body.?id
+  query:
+    input: "{prepared.file}"
+`},
+	} {
+		if !r.on {
+			continue
+		}
+		if strings.Count(text, r.old) != 1 {
+			return "", fmt.Errorf("the contract %s has not one %q any more", c.Contract, r.old)
+		}
+		text = strings.Replace(text, r.old, r.new, 1)
+	}
+	return text, nil
+}

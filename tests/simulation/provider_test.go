@@ -29,6 +29,9 @@ type provider struct {
 	token map[string]*token
 	wire  []*request
 
+	foreign []*job          // of others, older than anything here
+	files   map[string]bool // uploaded
+
 	identity string // of the credential as it is now
 
 	webhooks []webhook // to be delivered
@@ -94,7 +97,17 @@ func (r *request) over(now time.Time) {
 }
 
 func newProvider(w *world) *provider {
-	return &provider{w: w, byID: map[string]*job{}, token: map[string]*token{}, identity: "identity-1"}
+	p := &provider{w: w, byID: map[string]*job{}, token: map[string]*token{}, files: map[string]bool{}, identity: "identity-1"}
+	for n := range w.cfg.Foreign {
+		at := w.began.Add(-time.Hour - time.Duration(n)*time.Second)
+		j := &job{
+			id: fmt.Sprintf("old-%d", n+1), params: json.RawMessage(`{"version":"v1","input":{"n":1}}`),
+			created: at, updated: at, listed: at, shown: at, state: "succeeded",
+		}
+		p.foreign = append(p.foreign, j)
+		p.byID[j.id] = j
+	}
+	return p
 }
 
 // lost forgets what a dead actor saw and may not have recorded.
@@ -196,6 +209,8 @@ func (p *provider) kindOf(r outbound.Request) string {
 	switch {
 	case r.Method == http.MethodPost && strings.HasSuffix(u.Path, "/cancel"):
 		return "cancel"
+	case r.Method == http.MethodPost && u.Path == "/v1/files":
+		return "prepare"
 	case r.Method == http.MethodPost:
 		return "create"
 	case strings.HasSuffix(u.Path, "/result"):
@@ -211,6 +226,7 @@ func (p *provider) kindOf(r outbound.Request) string {
 func (p *provider) send(q *request, skew time.Duration) {
 	w, c := p.w, p.w.cfg
 	p.wire = append(p.wire, q)
+	w.judgeHold(q)
 	arrive := w.clock.Now().Add(w.between(10*time.Millisecond, 200*time.Millisecond))
 	if q.effect && w.faulty(c.LateRequest) {
 		last := q.r.NotAfter.Add(-skew).Add(q.r.Timeout).Add(c.Held)
@@ -312,7 +328,17 @@ func (p *provider) handle(q *request) (int, http.Header, []byte) {
 		id = parts[3]
 	}
 	switch q.kind {
+	case "prepare":
+		if w.faulty(c.Refuse / 4) {
+			return 422, nil, []byte(`{"code":"invalid"}`)
+		}
+		id := fmt.Sprintf("file-%d", len(p.files)+1)
+		p.files[id] = true
+		return 201, nil, fmt.Appendf(nil, `{"id":%q}`, id)
 	case "create":
+		if file := u.Query().Get("input"); c.Upload && !p.files[file] {
+			w.violate("%s: a create came with the file %q, which was not uploaded", q.operation, file)
+		}
 		return p.create(q)
 	case "lookup":
 		return p.list(u)
@@ -505,18 +531,33 @@ func (p *provider) fetch(j *job) (int, http.Header, []byte) {
 func (p *provider) list(u *url.URL) (int, http.Header, []byte) {
 	reference := u.Query().Get("client_reference")
 	var items [][]byte
-	for _, j := range p.jobs {
+	jobs := slices.Concat(p.foreign, p.jobs)
+	slices.SortStableFunc(jobs, func(a, b *job) int {
+		if p.w.cfg.Newest {
+			return b.created.Compare(a.created)
+		}
+		return a.created.Compare(b.created)
+	})
+	for _, j := range jobs {
 		// One that vanished is still listed: the list is promised to be complete.
 		if !p.w.clock.Now().Before(j.listed) && (p.replicate() || j.reference == reference) {
 			items = append(items, p.show(j))
 		}
 	}
-	next := "null"
-	if from, err := strconv.Atoi(u.Query().Get("from")); err == nil {
-		items = items[min(from, len(items)):]
-	} else if half := len(items) / 2; half > 0 {
-		items = items[:half]
-		next = strconv.Quote(providerURL + u.Path + "?" + url.Values{"client_reference": {reference}, "from": {strconv.Itoa(half)}}.Encode())
+	next, from := "null", 0
+	size := p.w.cfg.Page
+	if asked, err := strconv.Atoi(u.Query().Get("from")); err == nil {
+		from = min(asked, len(items))
+		if size == 0 {
+			size = len(items)
+		}
+	} else if size == 0 {
+		size = len(items) / 2
+	}
+	items = items[from:]
+	if size > 0 && size < len(items) {
+		items = items[:size]
+		next = strconv.Quote(providerURL + u.Path + "?" + url.Values{"client_reference": {reference}, "from": {strconv.Itoa(from + size)}}.Encode())
 	}
 	name := "jobs"
 	if p.replicate() {

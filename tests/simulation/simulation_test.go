@@ -133,9 +133,14 @@ func TestMemory(t *testing.T) {
 	}
 	if runs >= 500 && failures.Load() == 0 {
 		// A simulation in which something never happens proves nothing about it.
-		for _, row := range strings.Fields("1 3 4 8 9 10 11 12 13 14 15 16 17 19 20 21 22 24 25 26 27 28 28a 29 31 32 35 36 37 39") {
+		for _, row := range strings.Fields("1 3 3a 3b 4 8 9 10 11 12 13 14 15 16 17 19 20 21 22 24 25 26 27 28 28a 29 31 32 35 36 37 39 40") {
 			if seen["row "+row] == 0 {
 				t.Errorf("no run came to row %s of the transition table", row)
+			}
+		}
+		for _, what := range []string{"hold creates", "hold all", "create again"} {
+			if seen[what] == 0 {
+				t.Errorf("no run had a %s", what)
 			}
 		}
 	}

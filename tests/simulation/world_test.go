@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/workflow"
 )
 
 // world is one run: a store, a provider and actors that live in one thread of
@@ -34,6 +35,9 @@ type world struct {
 
 	// How often something was stored that the idle wait for.
 	ledgerMoves, wakeMoves uint64
+
+	hold              workflow.Hold // as operators placed it
+	heldAt, heldAllAt time.Time
 
 	healthy bool
 	moved   bool // something was stored or acknowledged since attention was checked
@@ -431,6 +435,7 @@ func (w *world) longStop() time.Duration {
 func (w *world) heal() {
 	w.healthy = true
 	w.logf("no more faults")
+	w.release()
 	for _, a := range w.actors {
 		a.stopped = time.Time{}
 	}
