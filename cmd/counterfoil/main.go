@@ -173,7 +173,7 @@ Try it: counterfoil demo`,
 	root.AddCommand(
 		a.demoCommand(), a.serveCommand(),
 		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
-		a.cancelCommand(), a.decideCommand(), a.timelineCommand(),
+		a.cancelCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(),
 		a.contractCommand(), a.drillCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText},
 	)

@@ -200,3 +200,42 @@ func TestListensOnLoopbackWhenTold(t *testing.T) {
 		t.Fatalf("URL %q", url)
 	}
 }
+
+// A data directory can be looked at from outside, whoever holds it, and is left
+// as it is.
+func TestInspect(t *testing.T) {
+	dir := t.TempDir()
+	look := func(what string, want broker.Inspection) {
+		t.Helper()
+		got, err := broker.Inspect(dir)
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v, want %+v", what, got, err, want)
+		}
+	}
+	look("empty", broker.Inspection{})
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("a look left %v, %v", entries, err)
+	}
+	b := start(t, config(dir, "one"))
+	look("in use", broker.Inspection{Made: true, Locked: true, PID: os.Getpid(), Run: "one"})
+	if err := b.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	look("after an orderly stop", broker.Inspection{Made: true, Run: "one", Clean: true})
+	if err := os.WriteFile(filepath.Join(dir, "runs"), []byte("start one 2026-12-01T12:00:00Z\nstop one 2026-12-01T12:00:01Z\nstart two 2026-12-01T12:00:02Z\nsta"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look("after a crash", broker.Inspection{Made: true, Run: "two"})
+	if err := os.WriteFile(filepath.Join(dir, "format"), []byte("counterfoil data directory, format 999\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := broker.Inspect(dir); !errors.Is(err, broker.ErrNewer) {
+		t.Errorf("a newer one: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "format")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := broker.Inspect(dir); !errors.Is(err, broker.ErrForeign) {
+		t.Errorf("a foreign one: %v", err)
+	}
+}

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -221,22 +220,7 @@ func (d *directory) readRuns(name string) error {
 		return fmt.Errorf("read runs of data directory: %w", err)
 	}
 	torn := len(text) > 0 && text[len(text)-1] != '\n'
-	lines := bufio.NewScanner(bytes.NewReader(text[:bytes.LastIndexByte(text, '\n')+1]))
-	for lines.Scan() {
-		what, run, ok := parseRun(lines.Text())
-		switch {
-		case !ok:
-		case what == "start":
-			d.earlier[run] = struct{}{}
-			d.last, d.clean = run, false
-		case run == d.last:
-			d.clean = true
-		}
-	}
-	if err := lines.Err(); err != nil {
-		closeQuietly(f)
-		return fmt.Errorf("read runs of data directory: %w", err)
-	}
+	d.earlier, d.last, d.clean = earlierRuns(text)
 	if torn {
 		if _, err := f.WriteString("\n"); err != nil {
 			closeQuietly(f)
@@ -249,6 +233,24 @@ func (d *directory) readRuns(name string) error {
 	}
 	d.runs = f
 	return nil
+}
+
+// earlierRuns reads the whole lines of the runs file: the runs it knows, the
+// newest of them, and whether that one ended in order.
+func earlierRuns(text []byte) (earlier map[string]struct{}, last string, clean bool) {
+	earlier = map[string]struct{}{}
+	for line := range strings.Lines(string(text[:bytes.LastIndexByte(text, '\n')+1])) {
+		what, run, ok := parseRun(line)
+		switch {
+		case !ok:
+		case what == "start":
+			earlier[run] = struct{}{}
+			last, clean = run, false
+		case run == last:
+			clean = true
+		}
+	}
+	return earlier, last, clean
 }
 
 func parseRun(line string) (what, run string, ok bool) {

@@ -104,12 +104,8 @@ const (
 func (v *visit) providerClocks(accounts []Account) {
 	seen := map[string]bool{}
 	for _, a := range accounts {
-		base := a.BaseURL
-		if base == "" {
-			base = a.Contract.BaseURL
-		}
-		origin, err := httprule.Origin(base)
-		if err != nil || seen[origin] {
+		origin := a.origin()
+		if origin == "" || seen[origin] {
 			continue
 		}
 		seen[origin] = true

@@ -13,6 +13,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/projections"
@@ -110,6 +112,9 @@ type Config struct {
 	ClockDifference time.Duration
 	// Accounts lists the configured accounts.
 	Accounts func(ctx context.Context) []Account
+	// CredentialsFile says why the credentials file as it is now is not in use, and
+	// since when; "" if it is. Nil where there is none.
+	CredentialsFile func() (problem string, since time.Time)
 	// Contract gives a contract by the digest an operation recorded.
 	Contract func(ctx context.Context, digest events.Digest) (*contract.Contract, error)
 }
@@ -250,11 +255,18 @@ func (v *visit) storeClock() {
 
 // accounts says of each configured account whether its calls can leave.
 func (v *visit) accounts() []Account {
+	if v.d.cfg.CredentialsFile != nil {
+		if problem, since := v.d.cfg.CredentialsFile(); problem != "" {
+			v.add("credentials file", "", Fail, fmt.Sprintf("not in use as it is since %s, what it said before still holds: %s", clock(since), problem), "correct the file; it is read again by itself")
+		}
+	}
 	list := v.d.cfg.Accounts(v.ctx)
 	if len(list) > maxAccounts {
 		v.cut = append(v.cut, fmt.Sprintf("%d of %d accounts were looked at", maxAccounts, len(list)))
 		list = list[:maxAccounts]
 	}
+	idle := map[string][]string{} // accounts that are not set up, by what they lack
+	var lacks []string
 	for _, a := range list {
 		if a.Unusable == "" {
 			continue
@@ -275,8 +287,14 @@ func (v *visit) accounts() []Account {
 		case n > 0:
 			v.add("account", a.name(), Fail, seen, "give what is missing and start again")
 		default:
-			v.add("account", a.name(), Unseen, "not set up, and no open operation uses it: "+seen)
+			if idle[seen] == nil {
+				lacks = append(lacks, seen)
+			}
+			idle[seen] = append(idle[seen], a.name())
 		}
+	}
+	for _, lack := range lacks {
+		v.add("account", "", Unseen, fmt.Sprintf("%s not set up, and no open operation uses one (%s): %s", count(len(idle[lack]), "account is", "accounts are"), lack, strings.Join(idle[lack], ", ")))
 	}
 	return list
 }
@@ -287,6 +305,15 @@ const (
 )
 
 func (a Account) name() string { return a.Provider + "/" + a.Account }
+
+// origin is where its calls go; "" if that cannot be told.
+func (a Account) origin() string {
+	origin, err := httprule.Origin(cmp.Or(a.BaseURL, a.Contract.BaseURL))
+	if err != nil {
+		return ""
+	}
+	return origin
+}
 
 // contracts says which recorded contracts are not there any more, or cannot be
 // read by this version.

@@ -224,7 +224,16 @@ func TestEachCheck(t *testing.T) {
 		{"a provider's clock is far off", true, func(w *world) { w.provider.answer.Date = noon.Add(6 * time.Minute) }},
 		{"a provider's clock is off a little", true, func(w *world) { w.provider.answer.Date = noon.Add(2 * time.Second) }},
 		{"answers come from a cache", true, func(w *world) { w.provider.answer.Header.Set("Age", "60") }},
+		{"the credentials file is in use", false, func(w *world) {
+			w.config.CredentialsFile = func() (string, time.Time) { return "", time.Time{} }
+			w.config.Sync = "interval"
+		}},
 		{"a credential leads to nothing", false, func(w *world) { w.provider.missing = map[string]bool{"env:REPLICATE": true} }},
+		{"the credentials file is wrong", false, func(w *world) {
+			w.config.CredentialsFile = func() (string, time.Time) {
+				return "credentials.yaml:3: accounts: is given twice", noon.Add(-time.Hour)
+			}
+		}},
 		{"accounts are not usable", false, func(w *world) {
 			w.accounts[0].Credential, w.accounts[0].Unusable = "", "no credential is configured"
 			w.accounts[1].Unusable = "credential env:REPLICATE: not set"
@@ -356,6 +365,9 @@ func TestProbeIsHarmless(t *testing.T) {
 	for _, r := range w.provider.requests {
 		if r.Method != http.MethodGet || r.SideEffect || r.FollowRedirects != 0 || len(r.Body) > 0 || r.Timeout != probeTime || r.MaxBody != probeBody {
 			t.Errorf("not harmless: %+v", r)
+		}
+		if len(r.Trusted) != 1 || !strings.HasPrefix(r.URL, r.Trusted[0]+"/") {
+			t.Errorf("%s: it trusts %v", r.URL, r.Trusted)
 		}
 		if r.Credential.In != outbound.InHeader || r.Credential.Name != "Authorization" || r.Credential.Format != "Bearer {}" || r.Credential.Ref == "" {
 			t.Errorf("%s: credential %+v", r.URL, r.Credential)

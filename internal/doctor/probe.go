@@ -18,6 +18,7 @@ const (
 	probeTime    = 8 * time.Second // of one; all of them end within the API's time to answer
 	probeBody    = 64 << 10        // bytes of the answer
 	madeUp       = "counterfoil-doctor-probe"
+	noSuchJob    = "status of a job that does not exist"
 )
 
 // credentials says whether the references lead to something. Nothing is sent.
@@ -30,8 +31,7 @@ func (v *visit) credentials(accounts []Account) {
 			v.add("credential", a.name(), Fail, fault(err), "set what "+a.Credential+" names; it is read anew for each call")
 			continue
 		}
-		v.add("credential", a.name(), OK, a.Credential+" leads to a value; the provider was not asked about it",
-			"counterfoil doctor --probe asks, with one harmless read")
+		v.add("credential", a.name(), OK, a.Credential+" leads to a value; counterfoil doctor --probe asks the provider about it, with one harmless read")
 	}
 }
 
@@ -70,7 +70,10 @@ func (d *Doctor) probe(ctx context.Context, a Account) Check {
 		c.Seen = "not probed: the contract has no plain GET to ask with"
 		return c
 	}
-	out := outbound.Request{Method: request.Method, URL: request.URL, Timeout: probeTime, MaxBody: probeBody}
+	out := outbound.Request{
+		Method: request.Method, URL: request.URL, Timeout: probeTime, MaxBody: probeBody,
+		Trusted: append([]string{a.origin()}, a.Contract.Origins...), // as every call of this account
+	}
 	for _, h := range request.Header {
 		out.Header = append(out.Header, outbound.Header{Name: h.Name, Value: h.Value})
 	}
@@ -91,10 +94,15 @@ func (d *Doctor) probe(ctx context.Context, a Account) Check {
 	case answer.Status == http.StatusUnauthorized || answer.Status == http.StatusForbidden:
 		c.Status, c.Seen = Fail, fmt.Sprintf("%s answered %d: the credential is refused", asked, answer.Status)
 		c.Do = []string{"put a credential that is valid behind " + reference(a) + "; it is read anew for each call"}
-	case answer.Status == http.StatusOK || answer.Status == http.StatusNotFound:
-		c.Status, c.Seen = OK, fmt.Sprintf("%s answered %d: the credential is accepted", asked, answer.Status)
-		if a.Contract.Credential.Place == contract.PlaceNone {
-			c.Seen = fmt.Sprintf("%s answered %d; the provider asks for no credential", asked, answer.Status)
+	case answer.Status == http.StatusOK || answer.Status == http.StatusNotFound && what == noSuchJob:
+		c.Status, c.Seen = OK, fmt.Sprintf("%s answered %d: ", asked, answer.Status)
+		switch {
+		case a.Contract.Credential.Place == contract.PlaceNone:
+			c.Seen += "the provider asks for no credential"
+		case answer.Status == http.StatusOK:
+			c.Seen += "the credential is accepted"
+		default:
+			c.Seen += "the credential was not refused"
 		}
 	default:
 		c.Status, c.Seen = Warn, fmt.Sprintf("%s answered %d: that says nothing clear about the credential", asked, answer.Status)
@@ -119,7 +127,7 @@ func harmless(a Account) (r contract.Request, what string, ok bool) {
 		return r, "first page of the look-up", true
 	}
 	if r, err := a.Contract.Status(in); err == nil && r.Method == http.MethodGet && r.Credential == a.Contract.Credential {
-		return r, "status of a job that does not exist", true
+		return r, noSuchJob, true
 	}
 	return contract.Request{}, "", false
 }

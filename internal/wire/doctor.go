@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"time"
 
 	"github.com/counterfoil/counterfoil/internal/doctor"
 )
@@ -13,6 +14,10 @@ func (s *Service) Doctor() *doctor.Doctor {
 		Call: s.clocks.Through(s.outbound), Clocks: s.clocks,
 		Sync: s.cfg.Sync, Streams: s.cfg.Check, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,
 		Contract: s.catalogue.Contract,
+		CredentialsFile: func() (string, time.Time) {
+			status := s.cfg.Credentials.Status()
+			return status.Problem, status.Since
+		},
 		Accounts: func(ctx context.Context) []doctor.Account {
 			var list []doctor.Account
 			for _, p := range s.Providers(ctx) {
