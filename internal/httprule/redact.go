@@ -1,7 +1,9 @@
 package httprule
 
 import (
+	"bytes"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -96,11 +98,17 @@ func RedactURL(s string) string {
 // comments, scripts and styles are left out, white space is collapsed, control
 // and direction-changing characters and invalid UTF-8 are dropped, and angle
 // brackets that remain become ‹ and ›, so that the result holds no tag. It is at most
-// limit bytes, ends on a whole character, and a cut is marked with "…" where
-// that fits. It reads a bounded part of the body; it does not find secrets.
+// limit bytes and ends on a whole character. A cut is marked with "… (cut, N bytes)",
+// N being the length of body, or of what body was itself cut from; below 64 bytes
+// with "…", where that fits. It reads a bounded part of the body; it does not
+// find secrets.
 func Excerpt(body []byte, limit int) string {
 	if limit <= 0 {
 		return ""
+	}
+	mark := "…"
+	if limit >= 64 {
+		mark = cutMark(body)
 	}
 	// 32 input bytes for one of output leaves room for the head of an HTML page.
 	cut := len(body) > 32*limit+16384
@@ -139,7 +147,22 @@ func Excerpt(body []byte, limit int) string {
 			break
 		}
 	}
-	return clip(b.String(), limit, cut)
+	return clip(b.String(), limit, mark, cut)
+}
+
+// cutMark is the mark for a cut of body. One that ends in such a mark keeps its
+// number, or a second cut would hide how much there was.
+func cutMark(body []byte) string {
+	const before, after = "… (cut, ", " bytes)"
+	n := strconv.Itoa(len(body))
+	if head, ok := bytes.CutSuffix(body, []byte(after)); ok {
+		if i := bytes.LastIndex(head, []byte(before)); i >= 0 {
+			if had := string(head[i+len(before):]); digits(had) && len(had) <= 19 {
+				n = had
+			}
+		}
+	}
+	return before + n + after
 }
 
 // markup is the length of the tag, comment, script or style that s starts with,
@@ -189,8 +212,7 @@ func indexFold(s, needle string) int {
 	return -1
 }
 
-func clip(s string, limit int, cut bool) string {
-	const mark = "…"
+func clip(s string, limit int, mark string, cut bool) string {
 	if !cut && len(s) <= limit {
 		return s
 	}

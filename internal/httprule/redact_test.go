@@ -33,7 +33,7 @@ func TestAllowedHeaders(t *testing.T) {
 		"operation-location": "../jobs/1",
 		"retry-after":        "7",
 		"x-request-id":       "r1",
-		"cf-ray":             strings.Repeat("x", 253) + "…",
+		"cf-ray":             strings.Repeat("x", 236) + "… (cut, 300 bytes)",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -78,6 +78,13 @@ func TestExcerpt(t *testing.T) {
 		{"abc", 2, "ab"},
 		{"abc", 0, ""},
 		{strings.Repeat(" ", 1<<20) + "x", 10, "…"},
+		{strings.Repeat("a", 64), 64, strings.Repeat("a", 64)},
+		{strings.Repeat("a", 65), 64, strings.Repeat("a", 45) + "… (cut, 65 bytes)"},
+		{strings.Repeat("é", 40), 64, strings.Repeat("é", 22) + "… (cut, 80 bytes)"},
+		{strings.Repeat("m", 3<<20), 100, strings.Repeat("m", 76) + "… (cut, 3145728 bytes)"},
+		// A second cut keeps what the first one said.
+		{strings.Repeat("m", 76) + "… (cut, 3145728 bytes)", 64, strings.Repeat("m", 40) + "… (cut, 3145728 bytes)"},
+		{strings.Repeat("m", 100) + "… (cut,  bytes)", 64, strings.Repeat("m", 44) + "… (cut, 117 bytes)"},
 	} {
 		if got := httprule.Excerpt([]byte(c.in), c.max); got != c.want {
 			t.Errorf("Excerpt(%.40q, %d) = %q, want %q", c.in, c.max, got, c.want)
