@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/canonical"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 )
 
 func TestRequests(t *testing.T) {
@@ -389,9 +391,14 @@ func FuzzParse(f *testing.F) {
 
 func FuzzAnswers(f *testing.F) {
 	var all []*Contract
-	for _, name := range []string{"example", "example-lookup", "example-ask", "replicate"} {
-		all = append(all, builtin(f, name))
+	entries, err := contracts.FS.ReadDir(".")
+	if err != nil {
+		f.Fatal(err)
 	}
+	for _, e := range entries {
+		all = append(all, builtin(f, strings.TrimSuffix(e.Name(), ".yaml")))
+	}
+	all = append(all, prepared(f))
 	f.Add(202, "Location", "/v1/jobs/a", []byte(`{"job_id":"a","state":"queued"}`), false)
 	f.Add(409, "Retry-After", "5", []byte(`{"code":"in_progress"}`), false)
 	f.Add(200, "Retry-After", "Mon, 21 Sep 2026 14:14:08 GMT", []byte(`{"job_id":9007199254740993,"state":"succeeded","progress":1e400}`), false)
@@ -399,9 +406,18 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(200, "x", "", []byte(`{"jobs":[{"job_id":"a","client_reference":"r"}],"next":"//evil/"}`), true)
 	f.Add(502, "Content-Type", "text/html", []byte("<html>"), false)
 	f.Add(200, "webhook-id", "m", []byte(`{"id":"a","status":"succeeded","output":["https://h/?s"],"data_removed":false}`), false)
+	f.Add(200, "x", "", []byte(`{"id":"b","status":"completed","request_counts":{"total":3,"completed":2,"failed":1},"output_file_id":"f","error_file_id":"","metadata":{"client_ref":"r"}}`), false)
+	f.Add(200, "x", "", []byte(`{"data":[{"id":"b","created_at":2,"created":2,"metadata":{"client_ref":"r"}},{"id":"c","created_at":1,"created":1}],"has_more":true,"last_id":"c"}`), false)
+	f.Add(400, "x", "", []byte(`{"error":{"type":"idempotency_error"}}`), false)
+	f.Add(400, "x", "", []byte(`{"id":"b","error":{"type":"invalid_request_error"}}`), false)
+	f.Add(200, "x", "", []byte(`{"id":"r","report_type":"x","parameters":{"a":[1,{"b":null}]},"status":"succeeded","result":{"url":"/f","size":1.5}}`), false)
+	f.Add(200, "x", "", []byte("{\"a\":1}\n\n[2]\n"), false)
 	f.Fuzz(func(t *testing.T, status int, name, value string, body []byte, cut bool) {
 		a := Answer{Status: status, Header: map[string][]string{name: {value}}, Body: body, URL: "http://127.0.0.1:8787/v1/jobs", ReceivedAt: received, Truncated: cut}
-		in := Inputs{Params: []byte(`{"input":{}}`), Token: "t", ClientReference: "r", JobID: "a"}
+		in := Inputs{
+			Params: []byte(`{"input":{},"rows":[1],"requests":[{}],"report_type":"x","parameters":{"a":1}}`), Token: "t", ClientReference: "r",
+			JobID: "a", Link: "output", LastBody: body, Prepared: map[string]string{"file": "f"}, Since: received,
+		}
 		for _, c := range all {
 			fuzzOne(t, c, a, in)
 		}
@@ -416,6 +432,9 @@ func fuzzOne(t *testing.T, c *Contract, a Answer, in Inputs) {
 			t.Fatalf("%s: accepted %+v", c.Name, cr)
 		}
 	case events.CreateRejected:
+		if id, err := c.createRead.jobID.id(c.view(a, in).vars); err == nil && id != "" {
+			t.Fatalf("%s: rejected, and names %q: %+v", c.Name, id, cr)
+		}
 		if a.Truncated || cr.JobID != "" || a.Status >= 500 || a.Status < 200 || a.Status/100 == 3 {
 			t.Fatalf("%s: rejected %+v", c.Name, cr)
 		}
@@ -424,7 +443,7 @@ func fuzzOne(t *testing.T, c *Contract, a Answer, in Inputs) {
 			t.Fatalf("%s: ambiguous without a class %+v", c.Name, cr)
 		}
 	case events.CreateConflict, events.CreateInProgress:
-		if a.Status != 409 {
+		if a.Status != 409 && (a.Status != 400 || c.Name != "stripe-reporting") {
 			t.Fatalf("%s: %s by status %d", c.Name, cr.Outcome, a.Status)
 		}
 	default:
@@ -455,6 +474,24 @@ func fuzzOne(t *testing.T, c *Contract, a Answer, in Inputs) {
 	if r := c.ReadResult(a, in); r.Class == events.ErrorNone && len(r.Body) == 0 && len(r.Links) == 0 {
 		t.Fatalf("%s: an empty result %+v", c.Name, r)
 	}
+	if r := c.ReadLink(a, in); r.Class == events.ErrorNone && (len(r.Body) == 0 || a.Status/100 != 2 || a.Truncated) {
+		t.Fatalf("%s: a file %+v", c.Name, r)
+	}
+	if st.NoResult && (st.Class != events.ErrorNone || st.State == events.ClassRunning || st.State == events.ClassQueued || st.State == events.ClassUnknown) {
+		t.Fatalf("%s: no result of a job that goes on %+v", c.Name, st)
+	}
+	for _, l := range append(st.Results, c.ReadResult(a, in).Links...) {
+		if _, err := httprule.Origin(l.URL); err != nil || l.Name != "" && !validLinkName(l.Name) {
+			t.Fatalf("%s: link %+v", c.Name, l)
+		}
+	}
+	steps, err := c.Prepares(in)
+	if err != nil || steps != len(c.prepares) {
+		t.Fatalf("%s: %d preparations, %v", c.Name, steps, err)
+	}
+	for step := range steps + 1 {
+		fuzzPrepare(t, c, step, a, in)
+	}
 	if w, err := c.ReadWebhook(a.Body, a.Header); err == nil && !validName(w.JobID, maxID) {
 		t.Fatalf("%s: webhook %+v", c.Name, w)
 	}
@@ -463,4 +500,77 @@ func fuzzOne(t *testing.T, c *Contract, a Answer, in Inputs) {
 			t.Fatalf("%s: words %q", c.Name, msg)
 		}
 	}
+}
+
+func fuzzPrepare(t *testing.T, c *Contract, step int, a Answer, in Inputs) {
+	r := c.ReadPrepare(step, a, in)
+	switch r.Outcome {
+	case events.PrepareDone:
+		if r.Class != events.ErrorNone || a.Truncated || len(r.Values) != len(c.prepares[step].read.values) {
+			t.Fatalf("%s: done %+v", c.Name, r)
+		}
+	case events.PrepareRejected:
+		if r.Class == events.ErrorNone || a.Truncated || a.Status < 400 || a.Status >= 500 {
+			t.Fatalf("%s: rejected %+v", c.Name, r)
+		}
+	case events.PrepareAmbiguous:
+		if r.Class == events.ErrorNone {
+			t.Fatalf("%s: ambiguous without a class %+v", c.Name, r)
+		}
+	case events.PrepareNotSent, events.PreparePresumed:
+		t.Fatalf("%s: %+v", c.Name, r)
+	}
+	for _, v := range r.Values {
+		if v.Value == "" || !validName(v.Value, maxID) {
+			t.Fatalf("%s: value %+v", c.Name, v)
+		}
+	}
+}
+
+// Whatever the parameters, the bytes of a request are the same each time, a
+// form names nothing twice, and the file has one line for each element.
+func FuzzBodies(f *testing.F) {
+	for _, s := range []string{`{"rows":[1.0,{"a": "\n"}],"x":{"y":[1,{"z":null}]}}`, `{"a[b]":1}`, `{"rows":[]}`, `{"":1}`, `{"a":{"b":{}},"rows":"x"}`, `[]`} {
+		f.Add([]byte(s))
+	}
+	upload := prepared(f)
+	form := parse(f, edited(f, "example-ask", "    from: params\n", "    from: params\n    as: form\n"))
+	f.Fuzz(func(t *testing.T, params []byte) {
+		if canonical.Check(params, 1<<20) != nil {
+			return
+		}
+		in := Inputs{Params: params, ClientReference: "r"}
+		problems := form.CheckParams(params)
+		if r, err := form.Create(in); err == nil {
+			again, _ := form.Create(in)
+			if _, err := url.ParseQuery(string(r.Body)); err != nil || !bytes.Equal(r.Body, again.Body) {
+				t.Fatalf("form %q: %v", r.Body, err)
+			}
+			seen := map[string]bool{}
+			for pair := range strings.SplitSeq(string(r.Body), "&") {
+				name, _, _ := strings.Cut(pair, "=")
+				if seen[name] {
+					t.Fatalf("%s is given twice", name)
+				}
+				seen[name] = true
+			}
+		} else if len(problems) == 0 {
+			t.Fatalf("accepted parameters make no form: %v", err)
+		}
+		n, err := upload.Prepares(in)
+		if err != nil || n < 3 {
+			return
+		}
+		r, err := upload.Prepare(0, in)
+		if err != nil {
+			return
+		}
+		_, content, _ := strings.Cut(string(r.Body), "application/jsonl\r\n\r\n")
+		content, _, _ = strings.Cut(content, "\r\n--")
+		for line := range strings.Lines(content) {
+			if !validJSON([]byte(line)) || !strings.HasSuffix(line, "\n") {
+				t.Fatalf("line %q", line)
+			}
+		}
+	})
 }

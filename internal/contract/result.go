@@ -227,6 +227,9 @@ func (c *Contract) file(v view, ok *expression, checks []check, mediaTypes []str
 		return failed(events.ErrorRefused, "")
 	case !good:
 		return failed(byStatus(v.a.Status), "")
+	case !expectsHTML(checks, mediaTypes) && looksHTML(v.a) && mediaType(v.a) == "text/html":
+		// A proxy's page, not the provider's answer.
+		return failed(events.ErrorUnreadable, "the body is an HTML page")
 	case len(v.a.Body) == 0:
 		// Status and result are not one step at the provider: it may come yet.
 		out := failed(events.ErrorUnreadable, "the body is empty")
@@ -244,6 +247,15 @@ func (c *Contract) file(v view, ok *expression, checks []check, mediaTypes []str
 	}
 	out.Checks = append(out.Checks, c.verdicts(v, v.a.Body, checks)...)
 	return out
+}
+
+// expectsHTML says whether a page could be a result: nothing says that results
+// are of another kind.
+func expectsHTML(checks []check, mediaTypes []string) bool {
+	if len(mediaTypes) > 0 {
+		return slices.ContainsFunc(mediaTypes, func(t string) bool { return matches(t, "text/html") })
+	}
+	return !slices.ContainsFunc(checks, func(k check) bool { return k.json || k.jsonl })
 }
 
 // verdicts runs the checks over a body. A check that cannot be evaluated fails

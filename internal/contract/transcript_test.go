@@ -544,6 +544,7 @@ func TestExampleTranscript(t *testing.T) {
 			{what: "throttled", status: 429, header: "Retry-After: 1"},
 			{what: "server", status: 500, body: html},
 			{what: "cut", status: 200, body: `{"output`, cut: true},
+			{what: "FC-14: an HTML page where JSON is expected", status: 200, header: "Content-Type: text/html; charset=utf-8", body: html},
 		}},
 	}
 	var b strings.Builder
