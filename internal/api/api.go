@@ -1,10 +1,11 @@
 // Package api is the HTTP face of the use cases: the agent API under /v1, the
-// providers' way in under /hooks, and /healthz.
+// providers' way in under /hooks, /healthz and /readyz.
 //
 // Specifications: RFC 9110 (conditional requests, 202, Retry-After), RFC 9457
 // (problems), RFC 9530 (Content-Digest), RFC 7240 (Prefer: wait), RFC 8288
 // (Link), draft-ietf-httpapi-idempotency-key-header-07. Every answer that is
-// not a success is a problem document with a code; docs/ERRORS.md lists them.
+// not a success is a problem document with a code (docs/ERRORS.md lists them), but
+// that of /readyz.
 //
 // Guarantees: a body over the limit is refused before anything is read of it; a
 // panic answers without detail; the log has the route, never the address, its
@@ -48,9 +49,11 @@ type Options struct {
 	Log    *slog.Logger
 	// Now measures how long a request took.
 	Now func() time.Time
-	// Ready says what is wrong with the process, for /healthz; nil means that
-	// nothing can be.
-	Ready func(context.Context) error
+	// Ready says whether the service can do its work, and what /readyz shows of
+	// it to anybody; nil means that there is no such page.
+	Ready func(context.Context) (ready bool, report any)
+	// Refused is told the code of every problem answered; nil tells nobody.
+	Refused func(ingest.Code)
 }
 
 // answer is a success.
@@ -93,7 +96,10 @@ type handler struct {
 }
 
 func (h *handler) routes() []route {
-	list := []route{{"GET", "/healthz", bodyNone, true, h.health}}
+	list := []route{{"GET", "/healthz", bodyNone, true, h.alive}}
+	if h.o.Ready != nil {
+		list = append(list, route{"GET", "/readyz", bodyNone, true, h.ready})
+	}
 	if h.o.Service != nil {
 		list = append(list,
 			route{"POST", "/v1/operations", bodyJSON, false, h.submit},
@@ -322,17 +328,26 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 	if c.caller.Principal != "" {
 		args = append(args, "principal", c.caller.Principal, "key", c.caller.KeyID)
 	}
+	if err != nil && h.o.Refused != nil {
+		h.o.Refused(refusalOf(err).Code)
+	}
 	var refusal *ingest.Refusal
-	if errors.As(err, &refusal) {
+	switch {
+	case errors.As(err, &refusal):
 		args = append(args, "code", refusal.Code)
 		if refusal.Operation != "" {
 			args = append(args, "operation", refusal.Operation)
 		}
+	case err == nil && c.operation != "": // it was found, so it is an id and nothing else
+		args = append(args, "operation", c.operation)
 	}
 	ctx := c.r.Context()
 	switch {
 	case err != nil && refusal == nil:
 		h.o.Log.ErrorContext(ctx, "request failed", append(args, "error", err)...)
+	case err == nil && (c.r.Method == http.MethodGet || c.r.Method == http.MethodHead):
+		// Who polls would bury the rest.
+		h.o.Log.DebugContext(ctx, "request", args...)
 	default:
 		h.o.Log.InfoContext(ctx, "request", args...)
 	}

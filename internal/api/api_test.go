@@ -9,6 +9,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -368,9 +369,9 @@ func (brokenKeys) Authenticate([]string) (ingest.Caller, error) {
 // the panic, which may quote a request.
 func TestPanic(t *testing.T) {
 	log := &bytes.Buffer{}
-	handler := Handler(Options{Log: logInto(log), Now: time.Now, Ready: func(context.Context) error { panic("canary-panic") }})
+	handler := Handler(Options{Log: logInto(log), Now: time.Now, Ready: func(context.Context) (bool, any) { panic("canary-panic") }})
 	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil))
+	handler.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"internal_error"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -575,5 +576,22 @@ func TestEndToEnd(t *testing.T) {
 	t.Logf("the wait ended with: %v", <-waited) // answered, or cut before it was sent
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("stopping took %s", took)
+	}
+}
+
+// Whoever counts is told each problem by its code, what is no refusal too; and of
+// the requests that went well only those that change something are worth a line.
+func TestRefused(t *testing.T) {
+	h := newHarness(t)
+	var log bytes.Buffer
+	o := Options{Service: h.service, Keys: brokenKeys{}, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: h.clock.Now, Refused: func(code ingest.Code) { h.refused = append(h.refused, code) }}
+	for _, path := range []string{"/v1/capabilities", "/nothing", "/healthz"} {
+		Handler(o).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+	}
+	if want := []ingest.Code{ingest.CodeKeysUnavailable, ingest.CodeNotFound}; !slices.Equal(h.refused, want) {
+		t.Errorf("told of %q, want %q", h.refused, want)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 2 || strings.Contains(log.String(), "healthz") {
+		t.Errorf("%d lines\n%s", lines, log.String())
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -128,6 +127,8 @@ type harness struct {
 	bearer   map[string]string
 	op       string // the operation answered last
 	broken   bool   // Ready fails
+	full     bool   // there is no room
+	refused  []ingest.Code
 	skew     time.Duration
 	doctor   *doctor.Doctor
 }
@@ -170,7 +171,7 @@ func (h *harness) over(store journal.Store) *harness {
 	h.service = ingest.New(ingest.Config{
 		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
-		ClockDifference: h.skew,
+		ClockDifference: h.skew, Full: func() bool { return h.full },
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{
@@ -194,12 +195,8 @@ func (h *harness) over(store journal.Store) *harness {
 	}
 	h.handler = Handler(Options{
 		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now,
-		Ready: func(context.Context) error {
-			if h.broken {
-				return os.ErrClosed
-			}
-			return nil
-		},
+		Ready:   func(context.Context) (bool, any) { return !h.broken, map[string]bool{"broken": h.broken} },
+		Refused: func(code ingest.Code) { h.refused = append(h.refused, code) },
 	})
 	return h
 }
@@ -325,6 +322,8 @@ func (h *harness) play(line string) {
 		h.hooks()
 	case "broken":
 		h.broken = true
+	case "full":
+		h.full = !h.full
 	default:
 		h.t.Fatalf("unknown line %q", line)
 	}

@@ -27,6 +27,7 @@ func (h *handler) submit(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	c.operation = view.ID
 	a := operation(http.StatusAccepted, view)
 	if replayed {
 		a.status = http.StatusOK
@@ -328,13 +329,18 @@ func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
 	}, nil
 }
 
-func (h *handler) health(ctx context.Context, _ *call) (answer, error) {
-	if h.o.Ready != nil {
-		if err := h.o.Ready(ctx); err != nil {
-			return answer{}, err
-		}
-	}
+// alive says that the process answers, whatever it depends on.
+func (h *handler) alive(context.Context, *call) (answer, error) {
 	return answer{status: http.StatusOK, body: map[string]string{"status": "ok"}}, nil
+}
+
+// ready says whether it can do its work.
+func (h *handler) ready(ctx context.Context, _ *call) (answer, error) {
+	ready, report := h.o.Ready(ctx)
+	if !ready {
+		return answer{status: http.StatusServiceUnavailable, body: report}, nil
+	}
+	return answer{status: http.StatusOK, body: report}, nil
 }
 
 // hook takes a provider's call. It is answered as taken only if it is stored.

@@ -112,7 +112,7 @@ func ErrorsDocument() string {
 	for _, code := range ingest.FieldCodes() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", code, meanings[code])
 	}
-	b.WriteString("\nA 503 or a lost connection after a submit leaves it open whether the operation was recorded. Send the same request with the same `Idempotency-Key`: it is recorded once, whichever it was.\n")
+	b.WriteString("\nA 503 (but `storage_low`) or a lost connection after a submit leaves it open whether the operation was recorded. Send the same request with the same `Idempotency-Key`: it is recorded once, whichever it was.\n")
 	return b.String()
 }
 

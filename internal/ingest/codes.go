@@ -51,6 +51,7 @@ const (
 	CodeNewerVersion        Code = "newer_version"
 	CodeUnavailable         Code = "store_unavailable"
 	CodeKeysUnavailable     Code = "keys_unavailable"
+	CodeStorageLow          Code = "storage_low"
 	CodeInternal            Code = "internal_error"
 )
 
@@ -102,6 +103,7 @@ func Meanings() []Meaning {
 		{CodePrecondition, 428, "The If-Match header is required", false, "Send the ETag of the state the decision was made on."},
 		{CodeInternal, 500, "Something went wrong here", true, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
 		{CodeUnavailable, 503, "The store does not answer", true, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
+		{CodeStorageLow, 503, "There is too little room for new operations", true, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},
 		{CodeKeysUnavailable, 503, "Keys cannot be checked", true, "The operator must repair the keys file; try again later."},
 	}
 	slices.SortFunc(list, func(a, b Meaning) int {

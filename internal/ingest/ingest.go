@@ -92,6 +92,10 @@ type Config struct {
 	// HoldsChanged is called before a caller hears that a hold is placed or
 	// released, and makes it count in this process. Optional.
 	HoldsChanged func(context.Context)
+
+	// Full says that no new operation may be taken, since the room that is left is
+	// for those under way. Everything else is taken all the same. Nil means never.
+	Full func() bool
 }
 
 // Service answers callers. It is safe for concurrent use and keeps nothing.

@@ -17,6 +17,10 @@ const (
 	// after the allowed clock difference.
 	leastRoom = time.Second
 
+	// retryFull is what a caller waits while there is no room: somebody has to
+	// make some.
+	retryFull = time.Minute
+
 	// callbackShape stands for the address of our webhooks while a create is
 	// tried out at submit.
 	callbackShape = "https://callback.invalid/hooks"
@@ -53,6 +57,12 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 		return v.adopt(found, fingerprint)
 	case !errors.Is(err, journal.ErrNoOperation):
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
+	}
+	if v.cfg.Full != nil && v.cfg.Full() {
+		return View{}, false, &Refusal{
+			Code: CodeStorageLow, RetryAfter: retryFull,
+			Detail: "the disk's reserve is reached; operations that are recorded go on, and can be read, cancelled and decided on",
+		}
 	}
 	intent, err := v.intent(ctx, r, &s, id, fingerprint)
 	if err != nil {
