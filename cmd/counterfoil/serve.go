@@ -18,9 +18,11 @@ import (
 
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/disk"
 	"github.com/counterfoil/counterfoil/internal/httprule"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/wire"
@@ -41,6 +43,9 @@ type options struct {
 	AllowHTTP   bool
 	Networks    []string // CIDR
 	LogLevel    string
+	AdminListen string // "": no metrics
+	DiskReserve string // "": none, and the free space is not asked for
+	NotifyExec  string // "": the log is all there is
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -76,6 +81,9 @@ it runs. See docs/CREDENTIALS.md.`,
 	flags.BoolVar(&o.AllowHTTP, "allow-http", false, "call providers by plain http, where credentials can be read on the way")
 	flags.StringArrayVar(&o.Networks, "allow-network", nil, "ADDRESS/BITS that links and redirects of answers may lead to, beside public addresses, repeatable")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&o.AdminListen, "admin-listen", "127.0.0.1:7767", "address of /metrics, /readyz and /healthz, which ask for no key; '' for none")
+	flags.StringVar(&o.DiskReserve, "disk-reserve", "1GiB", "free space kept for what is under way: below it new operations are refused and no create is sent; 0 for none")
+	flags.StringVar(&o.NotifyExec, "notify-exec", "", "program to run, without a shell, for each operation that stops; a JSON object comes on its standard input")
 	return cmd
 }
 
@@ -95,6 +103,9 @@ func (a *app) serve(ctx context.Context, o options) error {
 	for _, p := range l.service.Providers(ctx) {
 		log.Info("provider", "name", p.Name, "guarantee", string(p.Guarantee), "account", p.Account, "unusable", p.Unusable)
 	}
+	if l.admin != nil {
+		log.Info("metrics and health", "address", l.admin.Addr().String())
+	}
 	err = l.service.Run(ctx, func() {
 		fmt.Fprintf(a.stdout, "ready on http://%s\n", l.listener.Addr())
 	})
@@ -107,7 +118,8 @@ type local struct {
 	nats     *journal.NATS
 	service  *wire.Service
 	listener net.Listener
-	newKey   string // bearer key, if this start made one
+	admin    net.Listener // nil: none
+	newKey   string       // bearer key, if this start made one
 }
 
 const (
@@ -158,6 +170,10 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	if o.Workers < 1 || o.Workers > 1024 {
 		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
 	}
+	reserve, tell, err := o.incidents()
+	if err != nil {
+		return nil, err
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
 	if err != nil {
 		return nil, &coded{exitUsage, "--listen names another address", fmt.Errorf("listen: %w", err)}
@@ -168,6 +184,11 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 			err = errors.Join(err, l.close())
 		}
 	}()
+	if o.AdminListen != "" {
+		if l.admin, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.AdminListen); err != nil {
+			return nil, &coded{exitUsage, "--admin-listen names another address, or '' for no metrics", fmt.Errorf("listen for metrics: %w", err)}
+		}
+	}
 	run := wire.NewID()
 	l.broker, err = broker.Start(broker.Config{Dir: o.Data, Run: run, Now: clock.Now, Sync: broker.Sync(o.Sync), Logger: log})
 	if err != nil {
@@ -207,12 +228,42 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		Resolve: outbound.SystemReferences(), AllowHTTP: o.AllowHTTP,
 		Check: l.nats.Check, Sync: o.Sync, StoreTime: l.nats.Time,
 		Dial: outbound.SystemDialer(nil), Policy: policy,
+		Admin: l.admin, DiskReserve: reserve, Tell: tell,
+	}
+	if o.DiskReserve != "" {
+		config.FreeSpace = func() (uint64, error) { return disk.Free(o.Data) }
 	}
 	if change != nil {
 		change(&config)
 	}
 	l.service, err = wire.New(ctx, config)
 	return l, err
+}
+
+// told are the variables of our environment that the notice's command gets. The
+// others may be credentials.
+var told = [...]string{"PATH", "HOME", "LANG", "TZ", "TMPDIR"}
+
+// incidents reads the flags about the disk and about who is told.
+func (o options) incidents() (reserve uint64, tell func(context.Context, []byte) notice.Ran, err error) {
+	if o.DiskReserve != "" {
+		if reserve, err = disk.Size(o.DiskReserve); err != nil {
+			return 0, nil, usage("--disk-reserve: %w", err)
+		}
+	}
+	if o.NotifyExec == "" {
+		return reserve, nil, nil
+	}
+	var environment []string
+	for _, name := range told {
+		if value, ok := os.LookupEnv(name); ok {
+			environment = append(environment, name+"="+value)
+		}
+	}
+	if tell, err = notice.Command(o.NotifyExec, environment); err != nil {
+		return 0, nil, &coded{exitUsage, "--notify-exec names one program that can be run, without arguments", fmt.Errorf("--notify-exec: %w", err)}
+	}
+	return reserve, tell, nil
 }
 
 // keys opens the keys file. At the first start it makes one key: a crash
@@ -237,6 +288,11 @@ func (l *local) close() error {
 	var errs []error
 	if err := l.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		errs = append(errs, err)
+	}
+	if l.admin != nil {
+		if err := l.admin.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
 	}
 	if l.nats != nil {
 		l.nats.Close()

@@ -16,5 +16,5 @@ func Free(dir string) (uint64, error) {
 		return 0, fmt.Errorf("ask for the free space of the data directory: %w", err)
 	}
 	// The fields' types differ between systems; FreeBSD's may be negative.
-	return uint64(max(int64(s.Bavail), 0)) * uint64(s.Bsize), nil //nolint:unconvert // see above
+	return uint64(max(int64(s.Bavail), 0)) * uint64(s.Bsize), nil
 }

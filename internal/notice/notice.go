@@ -61,7 +61,7 @@ func (r Rest) Page() string {
 // nothing can be said before a person has looked, it is the look.
 func (r Rest) Command(operation string) string {
 	verb := "timeline %s"
-	switch r.Phase { //nolint:exhaustive // the others do not rest
+	switch r.Phase { // the others do not rest
 	case projections.PhaseResultTimedOut, projections.PhaseCancellationUnconfirmed:
 		verb = "decide %s resume"
 	case projections.PhaseResultUnavailable, projections.PhaseResultValidationFailed:

@@ -198,6 +198,7 @@ func (d *desk) facts(operation string) []string {
 			list = append(list, fmt.Sprintf("attempted %d", f.Number))
 		case *events.NotificationAnswered:
 			list = append(list, fmt.Sprintf("answered %d %s", f.Attempt, f.Outcome))
+		default: // not about notices
 		}
 	}
 	return list

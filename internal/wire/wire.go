@@ -29,6 +29,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/projector"
@@ -119,6 +120,17 @@ type Config struct {
 	// ClockDifference is what clocks of two processes may differ by; 0 where
 	// one process holds all roles.
 	ClockDifference time.Duration
+
+	// Admin is where metrics and health are served; closed by Run. Nil: nowhere.
+	Admin net.Listener
+	// FreeSpace gives the bytes that are free where the store writes. Below
+	// DiskReserve nothing new is begun. Nil keeps no reserve.
+	FreeSpace   func() (uint64, error)
+	DiskReserve uint64
+	// Tell tells people of an operation that came to rest (package notice); nil
+	// leaves it at the log.
+	Tell func(ctx context.Context, document []byte) notice.Ran
+
 	// Through wraps what one poller uses, for demonstrations and drills that
 	// kill it. Nil leaves it as it is.
 	Through func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller, error)
@@ -135,6 +147,8 @@ type Service struct {
 	hooks     *webhook.Receiver
 	clocks    *doctor.Clocks // of providers
 
+	*watched
+
 	generation journal.Generation
 
 	// drift is why no permits are taken; nil text while the streams are sound.
@@ -143,6 +157,8 @@ type Service struct {
 
 // New builds the roles over a provisioned store.
 func New(ctx context.Context, cfg Config) (*Service, error) {
+	watched := watch(ctx, cfg)
+	cfg.Store = watched.metrics.Store(cfg.Store)
 	// Before anything is appended: power loss may have taken facts that the
 	// history has seen.
 	generation, began, err := journalOver(cfg.Store, cfg.Clock, 0).CurrentGeneration(ctx)
@@ -152,7 +168,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if began {
 		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
 	}
-	s := &Service{cfg: cfg, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
+	s := &Service{cfg: cfg, watched: watched, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}
@@ -175,7 +191,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s.ingest = ingest.New(ingest.Config{
 		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
-		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference,
+		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full,
 	})
 	s.hooks = webhook.New(webhook.Config{
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
@@ -183,6 +199,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.tellCredentials(ctx)
 	cfg.Credentials.onChange(func() { s.tellCredentials(context.WithoutCancel(ctx)) })
+	s.watchRoles()
 	return s, nil
 }
 
@@ -194,7 +211,7 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	group.Go(func() error {
 		handler := api.Handler(api.Options{
 			Service: s.ingest, Keys: denying{s.cfg.Keys, s.cfg.Credentials.table}, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
-			Ready:  func(context.Context) error { return s.permits() },
+			Ready: s.health.Ready, Refused: s.metrics.Refused,
 			Doctor: s.Doctor(),
 		})
 		return api.Serve(ctx, s.cfg.Listener, handler, s.cfg.Log)
@@ -253,6 +270,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer s.outbound.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.RunChecks(ctx) })
+	group.Go(func() error { return s.RunAdmin(ctx) })
 	projected := make(chan struct{})
 	group.Go(func() error { return s.RunProjector(ctx, func() { close(projected) }) })
 	group.Go(func() error {
@@ -310,7 +328,7 @@ func (s *Service) permits() error {
 	return nil
 }
 
-// RunProjector projects all partitions.
+// RunProjector projects all partitions, and tells of what comes to rest.
 func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	partitions := make([]int, journal.Partitions)
 	for i := range partitions {
@@ -319,8 +337,12 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	p := projector.New(projector.Config{
 		Journal: s.journal, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Source: "/projector/" + s.cfg.Run, Build: s.cfg.Build, Gone: s.gone, Alone: s.cfg.Alone,
+		Observe: observer{s.metrics, s},
 	})
-	return p.Run(ctx, partitions, ready)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.Run(ctx, partitions, ready) })
+	group.Go(func() error { return s.runWatch(ctx) })
+	return group.Wait()
 }
 
 // fetchWait is how long a fetch waits for the first wake-up, and holds a free
@@ -344,7 +366,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
-		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic,
+		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic, Observe: s.metrics.Exchange,
 	})
 	// Not only those that are configured: an operation is followed to its end by
 	// the contract it was recorded with.
@@ -362,7 +384,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 		if err != nil {
 			return fmt.Errorf("join the wake-ups of %s: %w", provider, err)
 		}
-		fetches = append(fetches, poller.FromJournal(leases, wait))
+		fetches = append(fetches, s.timed(poller.FromJournal(leases, wait)))
 	}
 	return p.Run(ctx, fetches, s.cfg.Workers)
 }

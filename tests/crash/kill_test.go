@@ -81,7 +81,7 @@ func newSite(t *testing.T, o simulator.Options, rules ...simulator.Rule) *site {
 		t.Fatal(err)
 	}
 	s.args = []string{
-		"serve", "--data", s.dir, "--listen", "127.0.0.1:0", "--allow-http", "--contracts", quick(t),
+		"serve", "--data", s.dir, "--listen", "127.0.0.1:0", "--admin-listen", "", "--disk-reserve", "0", "--allow-http", "--contracts", quick(t),
 		"--base-url", "example=" + url + "/example", "--credential", "example=env:CRASH_TOKEN", "--log-level", "warn",
 	}
 	return s
