@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -223,6 +224,23 @@ func TestLookups(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	})
+}
+
+// The names a contract gives its files reach the list of them and their checks.
+func TestManifestNames(t *testing.T) {
+	read := func(body string) contract.ResultReading {
+		return contract.ResultReading{Body: []byte(body), MediaType: "application/jsonl", Checks: []events.Check{{Name: "jsonl", Passed: true}}}
+	}
+	one := file{name: "errors", digest: events.Sum([]byte("a")), reading: read("a")}
+	if r := manifest([]file{one}); string(r.Body) != "a" || r.Checks[0].Name != "jsonl" {
+		t.Errorf("one file: %+v", r)
+	}
+	two := file{name: "output", digest: events.Sum([]byte("bc")), reading: read("bc")}
+	r := manifest([]file{one, two})
+	want := fmt.Sprintf(`{"files":[{"name":"errors","sha256":%q,"size":1,"media_type":"application/jsonl"},{"name":"output","sha256":%q,"size":2,"media_type":"application/jsonl"}]}`, one.digest, two.digest)
+	if string(r.Body) != want || r.Checks[0].Name != "jsonl[errors]" || r.Checks[1].Name != "jsonl[output]" {
+		t.Errorf("%s\n%+v", r.Body, r.Checks)
+	}
 }
 
 // A result behind links is read at once: one file as it is, several as a list
