@@ -1,6 +1,7 @@
 package httprule
 
 import (
+	"iter"
 	"strings"
 	"time"
 )
@@ -13,10 +14,20 @@ const MaxRetryAfter = 24 * time.Hour
 //
 // Understood: Retry-After as whole or decimal seconds or as an HTTP date in any
 // of its three layouts, and retry-after-ms and x-ms-retry-after-ms as whole or
-// decimal milliseconds. Where several are given the latest wins, so that no
+// decimal milliseconds. Where several are given, on lines of their own or by
+// commas as proxies join them, the latest wins, so that no
 // reading comes back too early. A date is measured against the response's own
 // Date header where that can be read, since the provider's clock may differ
 // from ours; else against receivedAt. A date in the past means now.
+//
+// Only where none of these can be read: x-ratelimit-reset as seconds since 1970
+// beside an x-ratelimit-remaining of 0, as GitHub and SendGrid send it. A number
+// below 10^9 is no such time: other providers mean seconds from now, or spell
+// another limit's.
+//
+// Not a wait: OpenAI's x-ratelimit-reset-requests and -tokens, which name when a
+// limit is whole again and come beside a Retry-After; Stripe's
+// stripe-should-retry and x-should-retry, which say whether and not when.
 //
 // The result lies in [receivedAt, receivedAt+MaxRetryAfter]. ok is false when
 // no header could be read; a negative number is not readable.
@@ -29,27 +40,76 @@ func RetryAfter(h map[string][]string, receivedAt time.Time) (until time.Time, o
 		}
 	}
 	for _, name := range []string{"retry-after-ms", "x-ms-retry-after-ms"} {
-		for v := range values(h, name) {
-			take(decimal(strings.TrimSpace(v), time.Millisecond))
+		for v := range elements(h, name) {
+			take(decimal(v, time.Millisecond))
 		}
 	}
 	origin := receivedAt
 	if d, good := ParseDate(first(h, "date")); good {
 		origin = d
 	}
-	for v := range values(h, "retry-after") {
-		v = strings.TrimSpace(v)
+	at := func(t time.Time) {
+		// Sub saturates, so a date ages away cannot overflow.
+		take(min(max(t.Sub(origin), 0), MaxRetryAfter), true)
+	}
+	for v := range elements(h, "retry-after") {
 		if d, good := decimal(v, time.Second); good {
 			take(d, true)
-		} else if at, good := ParseDate(v); good {
-			// Sub saturates, so a date ages away cannot overflow.
-			take(min(max(at.Sub(origin), 0), MaxRetryAfter), true)
+		} else if t, good := ParseDate(v); good {
+			at(t)
+		}
+	}
+	if !ok && first(h, "x-ratelimit-remaining") == "0" {
+		if t, good := epoch(first(h, "x-ratelimit-reset")); good {
+			at(t)
 		}
 	}
 	if !ok {
 		return time.Time{}, false
 	}
 	return receivedAt.Add(wait), true
+}
+
+// elements yields the members of a header that may be a list. The comma in an
+// HTTP date belongs to it: a member that is a weekday goes with the next.
+func elements(h map[string][]string, name string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range values(h, name) {
+			day := ""
+			for part := range strings.SplitSeq(line, ",") {
+				part = strings.TrimSpace(part)
+				if weekday(part) {
+					day = part + ", "
+					continue
+				}
+				if !yield(day + part) {
+					return
+				}
+				day = ""
+			}
+		}
+	}
+}
+
+func weekday(s string) bool {
+	for d := time.Sunday; d <= time.Saturday; d++ {
+		if s == d.String() || s == d.String()[:3] {
+			return true
+		}
+	}
+	return false
+}
+
+// epoch reads seconds since 1970, from 2001 on.
+func epoch(s string) (time.Time, bool) {
+	if !digits(s) || len(s) < 10 || len(s) > 12 || s[0] == '0' {
+		return time.Time{}, false
+	}
+	var n int64
+	for _, c := range []byte(s) {
+		n = n*10 + int64(c-'0')
+	}
+	return time.Unix(n, 0), true
 }
 
 // decimal reads digits with an optional fraction as a count of unit, cut to

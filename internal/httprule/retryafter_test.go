@@ -55,6 +55,31 @@ func TestRetryAfter(t *testing.T) {
 		{"milliseconds, Azure", h("x-ms-retry-after-ms", "1250.5"), 1250500 * time.Microsecond},
 		{"milliseconds capped", h("retry-after-ms", "86400001"), httprule.MaxRetryAfter},
 		{"latest of several", h("retry-after-ms", "450", "Retry-After", "1"), time.Second},
+		{"several lines", h("Retry-After", "1", "Retry-After", "7", "Retry-After", "3"), 7 * time.Second},
+		{"several by commas", h("Retry-After", "1, 7 ,3"), 7 * time.Second},
+		{"seconds and date by commas", h("Retry-After", "5, Mon, 30 Nov 2026 11:52:00 GMT", "Date", providerDate), 2 * time.Minute},
+		{"dates by commas", h("Retry-After", "Mon, 30 Nov 2026 11:52:00 GMT, Monday, 30-Nov-26 11:53:00 GMT, Mon Nov 30 11:51:00 2026,1", "Date", providerDate), 3 * time.Minute},
+		{"list with an unreadable member", h("Retry-After", "soon,,-4, 2"), 2 * time.Second},
+		{"a weekday alone", h("Retry-After", "Mon"), -1},
+		{"a weekday before seconds", h("Retry-After", "Mon, 5"), -1},
+		{"milliseconds by commas", h("retry-after-ms", "450, 700"), 700 * time.Millisecond},
+		{"two spellings of milliseconds", h("retry-after-ms", "450", "x-ms-retry-after-ms", "900", "Retry-After", "0.8"), 900 * time.Millisecond},
+		{"OpenAI", h("retry-after-ms", "1500", "retry-after", "2"), 2 * time.Second},
+		{"OpenAI, batches", h("retry-after", "20", "x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "20s"), 20 * time.Second},
+		{"OpenAI, the reset of a limit alone", h("x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "20s"), -1},
+		{"GitHub", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1796040060"), time.Minute},
+		{"GitHub, against the provider's clock", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1796040060", "Date", providerDate), 11 * time.Minute},
+		{"GitHub, passed", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1790000600"), 0},
+		{"GitHub, with some left", h("X-RateLimit-Remaining", "7", "X-RateLimit-Reset", "1796040060"), -1},
+		{"reset alone", h("X-RateLimit-Reset", "1796040060"), -1},
+		{"reset beside Retry-After", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1796040060", "Retry-After", "60"), time.Minute},
+		{"reset in seconds from now", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "30"), -1},
+		{"reset in milliseconds since 1970", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1796040060000"), -1},
+		{"reset far away", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "999999999999"), httprule.MaxRetryAfter},
+		{"reset, 400 digits", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strings.Repeat("9", 400)), -1},
+		{"two resets", h("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1796040060", "X-RateLimit-Reset", "1796040061"), -1},
+		{"Stripe", h("Stripe-Should-Retry", "true"), -1},
+		{"Stripe, no", h("Stripe-Should-Retry", "false", "X-Should-Retry", "false", "Retry-After", "3"), 3 * time.Second},
 		{"unreadable beside readable", h("retry-after-ms", "450", "Retry-After", "soon"), 450 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -71,11 +96,13 @@ func TestRetryAfter(t *testing.T) {
 
 func FuzzRetryAfter(f *testing.F) {
 	for _, s := range []string{"30", "1.5", "-1", "86400", strings.Repeat("9", 40), providerDate, "Monday, 30-Nov-26 11:52:00 GMT", "Mon Nov 30 11:52:00 2026"} {
-		f.Add(s, providerDate, "450")
-		f.Add("", s, s)
+		f.Add(s, providerDate, "450", "1796040060")
+		f.Add("", s, s, s)
+		f.Add(s+", "+s, providerDate, s+",1", "")
 	}
-	f.Fuzz(func(t *testing.T, ra, date, ms string) {
-		until, ok := httprule.RetryAfter(h("Retry-After", ra, "Date", date, "Retry-After-Ms", ms), received)
+	f.Fuzz(func(t *testing.T, ra, date, ms, reset string) {
+		until, ok := httprule.RetryAfter(h("Retry-After", ra, "Date", date, "Retry-After-Ms", ms,
+			"X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", reset), received)
 		if !ok {
 			return
 		}
