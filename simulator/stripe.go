@@ -214,22 +214,7 @@ func reportType(name string) bool {
 func (c *call) reportRun(j *job) document {
 	// The create checked that this reads.
 	form, _ := url.ParseQuery(string(j.body))
-	var params document
-	for _, name := range slices.Sorted(maps.Keys(form)) {
-		inner, ok := strings.CutPrefix(name, "parameters[")
-		if !ok {
-			continue
-		}
-		inner, _, _ = strings.Cut(inner, "]")
-		switch n, err := strconv.ParseInt(form.Get(name), 10, 64); {
-		case strings.HasSuffix(name, "[]"):
-			params.set(inner, form[name])
-		case err == nil && strings.HasPrefix(inner, "interval_"):
-			params.set(inner, n)
-		default:
-			params.set(inner, form.Get(name))
-		}
-	}
+	params := reportParams(form)
 	var failure, result, succeeded any
 	if j.state == Failed {
 		failure = j.plan.Message
@@ -250,6 +235,46 @@ func (c *call) reportRun(j *job) document {
 	doc.set("status", c.word(j.state))
 	doc.set("succeeded_at", succeeded)
 	return doc
+}
+
+// reportParams reads parameters[NAME], and lists of texts as parameters[NAME][]
+// or with a number in the last brackets. Times are numbers, all else is text.
+func reportParams(form url.Values) document {
+	var params document
+	lists := map[string]map[int]string{}
+	for _, name := range slices.Sorted(maps.Keys(form)) {
+		inner, ok := strings.CutPrefix(name, "parameters[")
+		if !ok {
+			continue
+		}
+		inner, index, _ := strings.Cut(inner, "]")
+		text := form.Get(name)
+		switch n, err := strconv.ParseInt(text, 10, 64); {
+		case index == "[]":
+			params.set(inner, form[name])
+		case index != "":
+			at, err := strconv.Atoi(strings.Trim(index, "[]"))
+			if err != nil {
+				continue // nothing this provider knows
+			}
+			if lists[inner] == nil {
+				lists[inner] = map[int]string{}
+			}
+			lists[inner][at] = text
+		case err == nil && strings.HasPrefix(inner, "interval_"):
+			params.set(inner, n)
+		default:
+			params.set(inner, text)
+		}
+	}
+	for _, inner := range slices.Sorted(maps.Keys(lists)) {
+		var list []string
+		for _, at := range slices.Sorted(maps.Keys(lists[inner])) {
+			list = append(list, lists[inner][at])
+		}
+		params.set(inner, list)
+	}
+	return params
 }
 
 // report is the file object of a run's result.

@@ -126,6 +126,22 @@ func TestReportInUse(t *testing.T) {
 	})
 }
 
+// TestReportParams: what a form can say comes back as what it means.
+func TestReportParams(t *testing.T) {
+	bubble(t, simulator.Config{}, func(w *world) {
+		w.sim.Mount("/s", simulator.StripeReporting)
+		for body, want := range map[string]string{
+			"": `{}`,
+			"&parameters[interval_end]=7&parameters[currency]=7":                           `{"currency":"7","interval_end":7}`,
+			"&parameters[columns][]=b&parameters[columns][]=a":                             `{"columns":["b","a"]}`,
+			"&parameters[columns][1]=a&parameters[columns][10]=c&parameters[columns][0]=b": `{"columns":["b","a","c"]}`,
+			"&parameters[x][y]=1&parameters[=1":                                            `{"":"1"}`,
+		} {
+			w.field(w.want(200, w.call("POST", runs, "report_type=balance.summary.1"+body)), "parameters", want)
+		}
+	})
+}
+
 func TestReportList(t *testing.T) {
 	bubble(t, simulator.Config{}, func(w *world) {
 		m := w.sim.Mount("/s", simulator.StripeReporting).Configure(simulator.Options{PageSize: 2, ListDelay: time.Second})
