@@ -82,7 +82,7 @@ mutants: ## every protection taken out once: the simulation must notice each
 demo: ## the demo, up until interrupted
 	$(GO) run ./cmd/counterfoil demo
 
-drill: ## the five failure drills on every built-in contract
+drill: ## the failure drills on every built-in contract
 	$(GO) run ./cmd/counterfoil drill
 
 bench: ## benchmarks ten times, summed up by benchstat

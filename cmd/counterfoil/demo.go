@@ -174,7 +174,7 @@ func (a *app) demo(ctx context.Context, data string, leave bool) (err error) {
 		return err
 	}
 	defer s.close()
-	if s.contracts, err = hurried(); err != nil {
+	if err := s.hurry(); err != nil {
 		return err
 	}
 	s.hooks = map[string]string{"example": stageSecret, "example-lookup": stageSecret}

@@ -20,9 +20,11 @@ func hurries() []struct{ from, to string } {
 		{"{default: 10s, min: 1s, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
 		{"{default: 30s, min: 1s, max: 1h}", "{default: 250ms, min: 10ms, max: 1h}"},
 		{"  backoff: 1s\n", "  backoff: 250ms\n"},
+		{"  backoff_max: 1m\n", "  backoff_max: 2s\n"},
 		{"  request_timeout: 30s\n", "  request_timeout: 2s\n"},
-		// A contract that leaves the time limit to the default gets one.
-		{"  attempts: {default: 5, max: 100}\n", "  attempts: {default: 5, max: 100}\n  request_timeout: 2s\n"},
+		// A contract that leaves these to the defaults gets them.
+		{"  poll_max: 5m\n", "  poll_max: 5m\n  backoff_max: 2s\n"},
+		{"  attempts: {default: 5, max: 100}\n", "  attempts: {default: 5, max: 100}\n  backoff_max: 2s\n  request_timeout: 2s\n"},
 		{"  not_found_grace: 30s\n", "  not_found_grace: 2s\n"},
 		{"  not_found_grace: 1m\n", "  not_found_grace: 2s\n"},
 	}
@@ -32,7 +34,7 @@ func hurries() []struct{ from, to string } {
 // takes seconds. Nothing else of them changes. Real providers need the real
 // waits: a settle time shorter than the time a request may be held breaks the
 // guarantee that rests on it.
-func hurried() (fs.FS, error) {
+func hurried() (fstest.MapFS, error) {
 	names, err := fs.Glob(contracts.FS, "*.yaml")
 	if err != nil {
 		return nil, err

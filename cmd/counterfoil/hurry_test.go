@@ -56,7 +56,7 @@ func TestHurriedContractsAreQuick(t *testing.T) {
 		}
 		promises := c.Promises(false)
 		for what, wait := range map[string]time.Duration{
-			"poll_interval": policy.PollInterval, "backoff": policy.BackoffBase, "request_timeout": policy.RequestTimeout,
+			"poll_interval": policy.PollInterval, "backoff": policy.BackoffBase, "backoff_max": policy.BackoffMax, "request_timeout": policy.RequestTimeout,
 			"settle": promises.Settle, "not_found_grace": promises.NotFoundGrace,
 		} {
 			if wait > 2*time.Second {

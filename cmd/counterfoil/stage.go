@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,9 +31,10 @@ type stage struct {
 	hooks     map[string]string // webhook secrets by provider
 	log       *slog.Logger
 
-	sim    *simulator.Simulator
-	simURL string
-	mounts map[string]*simulator.Mount // by "provider/account"
+	sim      *simulator.Simulator
+	simURL   string
+	filesURL string                      // another port, where Stripe's result files are
+	mounts   map[string]*simulator.Mount // by "provider/account"
 
 	local  *local
 	client *client.Client
@@ -45,31 +47,64 @@ type stage struct {
 	mu      sync.Mutex
 	workers map[string]*mortal // guarded by mu
 	running map[string]context.CancelFunc
+	token   string // guarded by mu: what the service has as credential
 }
 
 const (
-	stageToken  = "stage-token"  // what the simulated providers ask for
-	stageSecret = "stage-secret" // what they sign webhooks with
+	stageToken   = "stage-token"   // what the simulated providers ask for
+	rotatedToken = "rotated-token" // what a drill puts in its place
+	stageSecret  = "stage-secret"  // what they sign webhooks with
+
+	stageCredential = "STAGE_TOKEN" // the variable with the credential
+
+	// filesOrigin is the host of result files as a built-in contract spells it.
+	filesOrigin = "https://files.stripe.com"
 )
 
 // newStage makes the simulated providers; open starts the service over them.
 func newStage(dir string, log *slog.Logger) (*stage, error) {
-	s := &stage{dir: dir, log: log, mounts: map[string]*simulator.Mount{}}
+	s := &stage{dir: dir, log: log, mounts: map[string]*simulator.Mount{}, token: stageToken}
 	s.sim = simulator.New(simulator.Config{
 		Now: time.Now, Seed: 1, Webhooks: simulator.WebhookClient(),
 		WebhookSecret: []byte(stageSecret), CorrelateAlways: true,
 	})
-	var err error
-	if s.simURL, err = s.sim.Listen("127.0.0.1:0"); err != nil {
-		s.sim.Close()
-		return nil, fmt.Errorf("start the simulated providers: %w", err)
+	for _, url := range []*string{&s.simURL, &s.filesURL} {
+		var err error
+		if *url, err = s.sim.Listen("127.0.0.1:0"); err != nil {
+			s.sim.Close()
+			return nil, fmt.Errorf("start the simulated providers: %w", err)
+		}
 	}
 	return s, nil
+}
+
+// hurry gives the service the built-in contracts with short waits, and with the
+// simulated host of result files for the real one.
+func (s *stage) hurry() error {
+	files, err := hurried()
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		file.Data = bytes.ReplaceAll(file.Data, []byte(filesOrigin), []byte(s.filesURL))
+	}
+	s.contracts = files
+	return nil
+}
+
+// rotate changes the credential the service has.
+func (s *stage) rotate(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.token = token
 }
 
 // mount makes an account at a provider that has its own options and rules.
 func (s *stage) mount(provider, account string, o simulator.Options, rules ...simulator.Rule) *simulator.Mount {
 	o.Auth = simulator.Auth{Bearer: stageToken}
+	if simulator.Dialect(provider) == simulator.StripeReporting {
+		o.LinkBase = s.filesURL
+	}
 	m := s.sim.Mount("/"+provider+"/"+account, simulator.Dialect(provider), rules...)
 	m.Configure(o)
 	s.mounts[provider+"/"+account] = m
@@ -81,19 +116,27 @@ func (s *stage) open(ctx context.Context) error {
 	o := options{Data: s.dir, Listen: "127.0.0.1:0", Sync: "always", Workers: 16, AllowHTTP: true}
 	for name := range s.mounts {
 		o.BaseURLs = append(o.BaseURLs, name+"="+s.simURL+"/"+name)
-		o.Credentials = append(o.Credentials, name+"=env:STAGE_TOKEN")
+		o.Credentials = append(o.Credentials, name+"=env:"+stageCredential)
 	}
 	s.workers, s.running = map[string]*mortal{}, map[string]context.CancelFunc{}
 	l, err := open(ctx, o, s.contracts, s.log, func(c *wire.Config) {
-		values := map[string]string{"STAGE_TOKEN": stageToken}
+		values := map[string]string{}
 		c.HookSecrets = map[string]string{}
 		for provider, secret := range s.hooks {
 			name := "STAGE_SECRET_" + strings.ReplaceAll(provider, "-", "_")
 			c.HookSecrets[provider], values[name] = "env:"+name, secret
 		}
 		c.Resolve = outbound.References{
-			LookupEnv: func(name string) (string, bool) { v, ok := values[name]; return v, ok },
-			ReadFile:  func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
+			LookupEnv: func(name string) (string, bool) {
+				if name == stageCredential {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return s.token, true
+				}
+				v, ok := values[name]
+				return v, ok
+			},
+			ReadFile: func(string, int64) ([]byte, error) { return nil, fs.ErrNotExist },
 		}
 		c.PublicURL = "http://" + c.Listener.Addr().String()
 		c.Through = s.through
@@ -105,7 +148,7 @@ func (s *stage) open(ctx context.Context) error {
 	if l.newKey != "" {
 		s.bearer = l.newKey
 	}
-	if s.client, err = client.New("http://"+l.listener.Addr().String(), s.bearer, nil); err != nil {
+	if s.client, err = client.New(s.url(), s.bearer, nil); err != nil {
 		return errors.Join(err, l.close())
 	}
 	s.ctx, s.end = context.WithCancel(ctx)
@@ -120,6 +163,9 @@ func (s *stage) open(ctx context.Context) error {
 		return errors.Join(errors.New("the service did not start"), s.stop())
 	}
 }
+
+// url is where the service of the last start answers.
+func (s *stage) url() string { return "http://" + s.local.listener.Addr().String() }
 
 // through gives a worker a connection of its own to the store, which dies with
 // it, as a process's connection does.
