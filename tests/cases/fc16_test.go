@@ -72,6 +72,70 @@ func TestFC16Unauthorised(t *testing.T) {
 		want(t, "jobs", len(h.Sim.Jobs()), 2)
 	})
 
+	variant(t, "until the credentials file names another", func(t *testing.T) {
+		h := harness.New(t, harness.Options{
+			Credentials: filed("example", []string{"default: {credential: env:STALE}"}),
+			Secrets:     map[string]string{"STALE": "stale", "FRESH": "fresh"},
+		})
+		o := simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded"), Auth: simulator.Auth{Bearer: "stale"}}
+		m := open(h, simulator.Example, "example", o)
+		op := h.Submit("k", "example", `{"n":1}`)
+		h.Wait(op.ID, time.Minute, "observing")
+		o.Auth = simulator.Auth{Bearer: "fresh", WrongStatus: 401}
+		m.Configure(o)
+		time.Sleep(30 * time.Second)
+		now := h.Wait(op.ID, 0, "observing")
+		if now.Problem == nil || now.Problem.Class != "unauthorized" {
+			t.Errorf("the problem shown is %+v", now.Problem)
+		}
+		refused(t, h, op.ID, "401")
+		h.SetCredentials(filed("example", []string{"default: {credential: env:FRESH}"}))
+		now = h.Wait(op.ID, 2*time.Minute)
+		want(t, "state", now.State, "succeeded")
+		if now.Problem != nil {
+			t.Errorf("a problem that is over is still shown: %+v", now.Problem)
+		}
+		invariants(t, h, op.ID)
+		want(t, "jobs", len(h.Sim.Jobs()), 1)
+	})
+
+	// The same of the other calls: a result that is not authorised is not a
+	// result that is gone, and a look-up that is not authorised is no proof that
+	// there is no job.
+	variant(t, "result", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.Example, "example", simulator.Options{}, simulator.On(simulator.Result, simulator.FirstOfJob(4), simulator.Reply(401)))
+		op := h.Submit("k", "example", `{"n":1}`)
+		done := await(h, op.ID, 5*time.Minute, time.Second)
+		want(t, "state", done.State, "succeeded")
+		failed := factsOf(h, op.ID, "result.failed")
+		want(t, "refused collections", len(failed), 4)
+		for _, e := range failed {
+			want(t, "class", e.Fields["class"], "unauthorized")
+		}
+		invariants(t, h, op.ID)
+	})
+	variant(t, "look-up", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.ExampleLookup, "example-lookup", simulator.Options{},
+			simulator.On(simulator.Create, simulator.Nth(1), simulator.DropAnswer{}),
+			simulator.On(simulator.List, simulator.Match{To: 4}, simulator.Reply(401)))
+		op := h.Submit("k", "example-lookup", `{"n":1}`)
+		done := await(h, op.ID, 20*time.Minute, time.Second)
+		want(t, "state", done.State, "succeeded")
+		want(t, "creates", h.Sim.Count(simulator.Filter{Call: simulator.Create}), 1)
+		failed := 0
+		for _, e := range factsOf(h, op.ID, "lookup.answered") {
+			if e.Fields["outcome"] == "failed" {
+				want(t, "class", e.Fields["class"], "unauthorized")
+				failed++
+			}
+		}
+		want(t, "refused look-ups", failed, 4)
+		invariants(t, h, op.ID)
+		want(t, "jobs", len(h.Sim.Jobs()), 1)
+	})
+
 	variant(t, "for ever", func(t *testing.T) {
 		h := harness.New(t, harness.Options{})
 		o := simulator.Options{Plan: simulator.Steps(10*time.Second, "running", "succeeded")}
@@ -93,6 +157,7 @@ func TestFC16Unauthorised(t *testing.T) {
 		if op.Problem == nil {
 			t.Fatal("no problem is shown")
 		}
+		want(t, "reason", op.Reason, "result_deadline")
 		want(t, "why", op.Problem.Class, "unauthorized")
 		refused(t, h, op.ID, "403")
 		want(t, "terminal", op.Terminal, false)
