@@ -57,6 +57,25 @@ func scenarios() []scenario {
 			// The simulator sends once; a provider sends again what was not taken.
 			rules: []simulator.Rule{simulator.On(simulator.Webhook, simulator.Always(), simulator.WebhookRepeat(2))},
 		},
+		{
+			// The first event comes before the answer to the create, and says nothing
+			// but the job.
+			name: "webhooks to one address", provider: "example", options: plain, ends: []string{"succeeded"},
+			house: harness.Options{Webhooks: true, SharedHooks: true, Edit: jobAlone},
+			rules: []simulator.Rule{
+				simulator.On(simulator.Create, simulator.NthOfToken(1), simulator.EarlyWebhook{}, simulator.DelayAfter(time.Second)),
+				simulator.On(simulator.Webhook, simulator.Always(), simulator.WebhookRepeat(2)),
+			},
+		},
+		{
+			// The answer is lost, and the event carries our reference.
+			name: "webhooks to one address, answer lost", provider: "example-ask", options: plain, ends: []string{"succeeded"},
+			house: harness.Options{Webhooks: true, SharedHooks: true, Edit: askWithReference},
+			rules: []simulator.Rule{
+				simulator.On(simulator.Create, simulator.Nth(1), simulator.EarlyWebhook{}, simulator.DropAnswer{Reset: true}),
+				simulator.On(simulator.Webhook, simulator.Always(), simulator.WebhookRepeat(2)),
+			},
+		},
 		{name: "lost answer, token", provider: "example", options: plain, rules: lost, ends: []string{"succeeded"}},
 		{name: "lost answer, look-up", provider: "example-lookup", options: plain, rules: lost, ends: []string{"succeeded"}},
 		{
@@ -90,6 +109,32 @@ func seldom(name, text string) string {
 		panic("the example contract has changed: adjust seldom")
 	}
 	return strings.ReplaceAll(text, often, "poll_interval: {default: 25s,")
+}
+
+// jobAlone makes the example's webhooks say nothing of our reference.
+func jobAlone(name, text string) string {
+	const reference = "  reference: body.?client_reference\n"
+	if name == "example.yaml" && !strings.Contains(text, reference) {
+		panic("the example contract has changed: adjust jobAlone")
+	}
+	if name != "example.yaml" {
+		return text
+	}
+	return strings.Replace(text, reference, "", 1)
+}
+
+// askWithReference makes the provider that can be asked for nothing store our
+// reference and say it in its webhooks.
+func askWithReference(name, text string) string {
+	if name != "example-ask.yaml" {
+		return text
+	}
+	const set, job = "      /webhook_url: callback_url\n", "  job_id: body.?job_id\n  state: body.?state\n"
+	if !strings.Contains(text, set) || !strings.Contains(text, job) {
+		panic("the example contract has changed: adjust askWithReference")
+	}
+	text = strings.Replace(text, set, set+"      /client_reference: client_reference\n", 1)
+	return strings.Replace(text, job, job+"  reference: body.?client_reference\n", 1)
 }
 
 // resultOnce makes the example's result one that may be read once.

@@ -226,6 +226,16 @@ func label(s journal.Stream, m journal.Outgoing) string {
 		}
 		return "epoch"
 	case journal.Index:
+		switch kind, _, _ := strings.Cut(m.Subject, "."); {
+		case kind == "ref":
+			return "reference"
+		case kind == "client":
+			return "label"
+		case kind == "parked" && len(m.Data) == 0:
+			return "unpark"
+		case kind == "parked":
+			return "park"
+		}
 		return "claim"
 	case journal.Payloads:
 		return "payload"

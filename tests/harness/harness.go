@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -62,6 +63,9 @@ type Options struct {
 	NoPoller bool
 	// Webhooks lets providers call back.
 	Webhooks bool
+	// SharedHooks makes them call one address for all operations, as those do
+	// that know no address for each job.
+	SharedHooks bool
 	// Secrets are further values behind env: references.
 	Secrets map[string]string
 	// Accounts are further accounts, or replacements.
@@ -162,6 +166,10 @@ func (h *House) dial(ctx context.Context, network, addr string, control outbound
 type lateDial struct{ h *House }
 
 func (l lateDial) RoundTrip(r *http.Request) (*http.Response, error) {
+	if l.h.options.SharedHooks {
+		r = r.Clone(r.Context())
+		r.URL.Path = path.Dir(r.URL.Path)
+	}
 	return l.h.HTTP.Transport.RoundTrip(r)
 }
 
