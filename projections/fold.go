@@ -413,11 +413,17 @@ func (f *folding) keepTime() {
 		f.seenCandidates(fact)
 		s.Pace.LastLookup = at
 		s.Pace.Lookups++
-		if fact.Outcome != events.LookupFailed { // a failed one has looked at nothing
+		// One that broke off has looked at nothing, or found our job and may have
+		// missed a second one.
+		whole := fact.Outcome != events.LookupFailed && fact.Class == events.ErrorNone
+		if whole {
 			s.Pace.LastLookupLeft = latest(s.Pace.LastLookupLeft, fact.LeftAt)
 		}
-		if fact.Outcome != events.LookupFailed && !fact.LeftAt.Before(s.ConclusiveAt()) {
-			s.OwedLookup = false
+		if whole && !fact.LeftAt.Before(s.ConclusiveAt()) {
+			s.OwedLookup, s.LookupBroke = false, false
+		}
+		if !whole && fact.Outcome == events.LookupFound {
+			s.LookupBroke = true
 		}
 		if fact.Outcome == events.LookupFailed {
 			f.trouble(&fact.Call)
@@ -508,10 +514,10 @@ func (s *State) owe() {
 const owedLookupTries = 5
 
 // owesLookup says whether a stray job may exist: more than one attempt left, or
-// one was never closed by its own worker (rule 3), or the operation ended while
-// one was unresolved.
+// one was never closed by its own worker (rule 3), or the look-up that found our
+// job did not see every page, or the operation ended while one was unresolved.
 func (s *State) owesLookup() bool {
-	if len(s.Creates.List) > 1 || (s.Phase.Terminal() && s.Creates.Unresolved() > 0) {
+	if s.LookupBroke || len(s.Creates.List) > 1 || (s.Phase.Terminal() && s.Creates.Unresolved() > 0) {
 		return true
 	}
 	for _, t := range s.Creates.List {

@@ -488,9 +488,9 @@ type State struct {
 	Ready    uint64       // preparations done
 	Prepared []events.Tag // what the create needs of them
 	Creates  Tries
-	Cancels Tries
-	Results Tries // where reading a result changes something
-	Cancel  Cancel
+	Cancels  Tries
+	Results  Tries // where reading a result changes something
+	Cancel   Cancel
 
 	Job        Job
 	Hint       Hint
@@ -505,6 +505,7 @@ type State struct {
 	Pace   Pace
 	Notice Notice
 
+	LookupBroke  bool   // the look-up that found our job did not see every page
 	OwedLookup   bool   // one more look-up for stray jobs is owed (rule 3)
 	Granted      bool   // a decision allows one create beyond the policy's number
 	RiskAccepted bool   // a decision allows one create although a second job cannot be excluded
@@ -555,6 +556,7 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Nested(v, "pr", &s.Prompt)
 	codec.Nested(v, "pc", &s.Pace)
 	codec.Nested(v, "no", &s.Notice)
+	codec.Bool(v, "lb", &s.LookupBroke)
 	codec.Bool(v, "ol", &s.OwedLookup)
 	codec.Bool(v, "gr", &s.Granted)
 	codec.Bool(v, "ra", &s.RiskAccepted)

@@ -101,6 +101,17 @@ func ids(f *events.LookupAnswered) []string {
 	return list
 }
 
+type answerer = func(context.Context, outbound.Request) (outbound.Answer, error)
+
+func broken(list ...answerer) []answerer { return list }
+
+func pages(bodies []string) (list []answerer) {
+	for _, body := range bodies {
+		list = append(list, says(200, body))
+	}
+	return list
+}
+
 func TestLookups(t *testing.T) {
 	exact := changes{contract: "example-lookup"}
 	job := func(id, reference string) string {
@@ -143,20 +154,72 @@ func TestLookups(t *testing.T) {
 			t.Errorf("left at %v, the first page at %v", f.LeftAt, began)
 		}
 	})
-	bubble(t, "a page that cannot be had fails it all", func(t *testing.T) {
-		h := newHouse(t, exact)
-		h.caller.then(breaks(outbound.Reset, outbound.SentUnknown))
-		h.attend()
-		due := h.due()
-		time.Sleep(time.Until(due.at))
-		h.caller.then(says(200, `{"jobs": [`+job("j-1", "ref-1")+`], `+next+`}`), breaks(outbound.Timeout, outbound.SentUnknown))
-		if err := h.poller.Attend(t.Context(), due); err != nil {
-			t.Fatal(err)
-		}
-		if f := last[*events.LookupAnswered](h); f.Outcome != events.LookupFailed || len(f.Jobs) != 0 || f.Class != events.ErrorTimeout || f.Pages != 2 {
-			t.Errorf("%+v", f)
-		}
-	})
+	// A look-up that breaks off keeps what carries our reference, and nothing else.
+	full := slices.Repeat([]string{`{"jobs": [], ` + next + `}`}, maxPages)
+	for name, c := range map[string]struct {
+		first string // page
+		then  []answerer
+		want  events.LookupOutcome
+		jobs  []string
+		class events.ErrorClass
+	}{
+		"ours, then a page that does not come": {
+			job("j-8", "other") + "," + job("j-1", "ref-1"), broken(breaks(outbound.Timeout, outbound.SentUnknown)),
+			events.LookupFound,
+			[]string{"j-1"},
+			events.ErrorTimeout,
+		},
+		"ours, then a page that cannot be read": {
+			job("j-1", "ref-1"), broken(says(200, "<html>")), events.LookupFound, []string{"j-1"}, events.ErrorUnreadable,
+		},
+		"ours, then a page with an error": {
+			job("j-1", "ref-1"), broken(says(503, "{}")), events.LookupFound, []string{"j-1"}, events.ErrorServer,
+		},
+		"ours, then more pages than are allowed": {
+			job("j-1", "ref-1"), broken(pages(full[1:])...), events.LookupFound, []string{"j-1"}, events.ErrorTooLarge,
+		},
+		"two of ours, then a page that does not come": {
+			job("j-1", "ref-1") + "," + job("j-2", "ref-1"), broken(breaks(outbound.Timeout, outbound.SentUnknown)),
+			events.LookupFound,
+			[]string{"j-1", "j-2"},
+			events.ErrorTimeout,
+		},
+		"none of ours, then a page that does not come": {
+			job("j-8", "other"), broken(breaks(outbound.Timeout, outbound.SentUnknown)), events.LookupFailed, nil, events.ErrorTimeout,
+		},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			h := newHouse(t, exact)
+			h.caller.then(breaks(outbound.Reset, outbound.SentUnknown))
+			h.attend()
+			due := h.due()
+			time.Sleep(time.Until(due.at))
+			h.caller.then(says(200, `{"jobs": [`+c.first+`], `+next+`}`))
+			h.caller.then(c.then...)
+			if err := h.poller.Attend(t.Context(), due); err != nil {
+				t.Fatal(err)
+			}
+			f := last[*events.LookupAnswered](h)
+			if f.Outcome != c.want || !slices.Equal(ids(f), c.jobs) || f.Class != c.class || f.Conclusive || f.Pages != uint64(1+len(c.then)) {
+				t.Errorf("%+v", f)
+			}
+			s := h.state()
+			switch len(c.jobs) {
+			case 0:
+				if s.Job.ID != "" || s.Creates.Unresolved() != 1 {
+					t.Errorf("%s, job %q", s.Phase, s.Job.ID)
+				}
+			case 1:
+				if s.Job.ID != "j-1" || !s.OwedLookup {
+					t.Errorf("job %q, a whole look-up owed: %v", s.Job.ID, s.OwedLookup)
+				}
+			default:
+				if s.Quarantine != projections.QuarantineConflict {
+					t.Error(s.Phase, s.Quarantine)
+				}
+			}
+		})
+	}
 	bubble(t, "too many pages", func(t *testing.T) {
 		_, f := lookedFor(t, exact, slices.Repeat([]string{`{"jobs": [], ` + next + `}`}, maxPages)...)
 		if f.Outcome != events.LookupFailed || f.Class != events.ErrorTooLarge || f.Pages != maxPages || f.Conclusive {

@@ -593,6 +593,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 		return s, err
 	}
 	var answer outbound.Answer
+	var failure *outbound.Failure
 	var left time.Time
 	var last contract.LookupReading
 	for page := 1; ; page++ {
@@ -600,7 +601,6 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 		if err != nil {
 			return s, fmt.Errorf("build the look-up: %w", err)
 		}
-		var failure *outbound.Failure
 		answer, failure = p.send(ctx, s, c, request, e.Timeout, nil)
 		if answer.SentAt.IsZero() {
 			answer.SentAt = p.cfg.Clock.Now()
@@ -610,13 +610,12 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 		}
 		fact.Pages = uint64(page)
 		if failure != nil {
-			fact.Outcome, fact.Jobs, fact.Call = events.LookupFailed, nil, failed(asOf, answer, failure)
-			fact.LeftAt = left
-			return p.record(ctx, s, fact)
+			brokenOff(fact)
+			break
 		}
 		last = c.contract.ReadLookup(reading(answer), in)
 		if last.Outcome == events.LookupFailed {
-			fact.Outcome, fact.Jobs = events.LookupFailed, nil
+			brokenOff(fact)
 			break
 		}
 		fact.Jobs = p.ours(s, append(fact.Jobs, last.Jobs...)) // a job can move between pages
@@ -626,7 +625,7 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			break
 		}
 		if page == maxPages || len(fact.Jobs) > maxFound {
-			fact.Outcome, fact.Jobs = events.LookupFailed, nil
+			brokenOff(fact)
 			last.Failure = contract.Failure{Class: events.ErrorTooLarge, Code: "too_many_pages", Message: fmt.Sprintf("more than %d pages or %d jobs", maxPages, maxFound)}
 			break
 		}
@@ -639,13 +638,28 @@ func (p *Poller) lookUp(ctx context.Context, s projections.State, c *calls, e wo
 			}
 			fact.Conclusive = fact.Outcome == events.LookupAbsent && s.Intent.Promises.LookupConclusive
 		}
-		if fact.Call, err = p.call(ctx, s, asOf, answer, last.Failure, fact.Outcome == events.LookupFound); err != nil {
+		if failure != nil {
+			fact.Call = failed(asOf, answer, failure)
+		} else if fact.Call, err = p.call(ctx, s, asOf, answer, last.Failure, fact.Outcome == events.LookupFound); err != nil {
 			return s, err
 		}
 		fact.LeftAt = left
 		s, _, err := p.append(ctx, s, fact)
 		return s, err
 	})
+}
+
+// brokenOff is what a look-up says that did not see every page. A job that
+// carries our reference is ours whatever the pages behind it hold, so it is
+// kept, with the class of what went wrong beside it. The candidates are not:
+// their list would be taken for the whole. That a second job of ours may be on a
+// page nobody saw is why the fold owes a whole look-up after this one: it is seen
+// then, and row 33 says what becomes of the two.
+func brokenOff(fact *events.LookupAnswered) {
+	fact.Jobs = slices.DeleteFunc(fact.Jobs, func(j events.FoundJob) bool { return !j.Exact })
+	if len(fact.Jobs) == 0 || len(fact.Jobs) > maxFound {
+		fact.Outcome, fact.Jobs = events.LookupFailed, nil
+	}
 }
 
 // ours leaves out jobs that are older than our first attempt; those that carry
