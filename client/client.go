@@ -342,6 +342,7 @@ func pause(ctx context.Context, failures int, p *Problem) error {
 // Filter bounds a list. Zero fields do not filter; a zero Limit is the server's.
 type Filter struct {
 	State, Provider string
+	Session         string // the newest with this label, in one page
 	Limit           int
 	Cursor          string
 }
@@ -350,12 +351,14 @@ type Filter struct {
 type Page struct {
 	Items []Operation
 	Next  string // "" at the end; a page may be short or empty before
+	// LeftOut says that older operations carry the filter's session, too.
+	LeftOut bool
 }
 
 // List reads a page of the caller's operations.
 func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
 	q := url.Values{}
-	for name, v := range map[string]string{"state": f.State, "provider": f.Provider, "cursor": f.Cursor} {
+	for name, v := range map[string]string{"state": f.State, "provider": f.Provider, "session": f.Session, "cursor": f.Cursor} {
 		if v != "" {
 			q.Set(name, v)
 		}
@@ -366,11 +369,12 @@ func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
 	var answer struct {
 		Items []json.RawMessage `json:"items"`
 		Next  string            `json:"next_cursor"`
+		Left  bool              `json:"older_left_out"`
 	}
 	if err := c.read(ctx, "/v1/operations?"+q.Encode(), &answer); err != nil {
 		return Page{}, err
 	}
-	p := Page{Items: make([]Operation, 0, len(answer.Items)), Next: answer.Next}
+	p := Page{Items: make([]Operation, 0, len(answer.Items)), Next: answer.Next, LeftOut: answer.Left}
 	for _, raw := range answer.Items {
 		op := Operation{}
 		if err := json.Unmarshal(raw, &op); err != nil {

@@ -99,8 +99,11 @@ type ListRequest struct {
 	Caller   Caller
 	State    string
 	Provider string
-	Limit    int // 0: DefaultPage
-	Cursor   string
+	// Session is the caller's own label. It names the newest operations that
+	// carry it, in one page without a cursor.
+	Session string
+	Limit   int // 0: DefaultPage
+	Cursor  string
 }
 
 // Page is a part of a list, newest first. It may be short or empty with more to
@@ -108,6 +111,8 @@ type ListRequest struct {
 type Page struct {
 	Items      []View `json:"items"`
 	NextCursor string `json:"next_cursor,omitempty"`
+	// LeftOut says that older operations carry the session label, too.
+	LeftOut bool `json:"older_left_out,omitempty"`
 }
 
 // List shows the caller's operations as history has them: the newest facts of
@@ -126,8 +131,17 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	if r.Limit < 1 || r.Limit > MaxPage {
 		problems = append(problems, FieldError{Field: "limit", Code: FieldOutOfBounds, Message: fmt.Sprintf("must be between 1 and %d", MaxPage)})
 	}
+	if problem := textProblem(r.Session, MaxText); r.Session != "" && problem != nil {
+		problems = append(problems, FieldError{Field: "session", Code: problem.Code, Message: problem.Message})
+	}
+	if r.Session != "" && r.Cursor != "" {
+		problems = append(problems, FieldError{Field: "cursor", Code: FieldNotAllowed, Message: "does not go with session, whose list is one page"})
+	}
 	if len(problems) > 0 {
 		return Page{}, refuseFields(problems)
+	}
+	if r.Session != "" {
+		return v.ofSession(ctx, r)
 	}
 	before, err := v.readCursor(r)
 	if err != nil {
@@ -147,6 +161,32 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	}
 	if found.Before > 0 {
 		page.NextCursor = v.cursor(r, found.Before)
+	}
+	return page, nil
+}
+
+// ofSession shows the newest operations under one label, as they stand.
+func (v *Service) ofSession(ctx context.Context, r ListRequest) (Page, error) {
+	ids, more, err := v.cfg.Journal.Labelled(ctx, r.Caller.Principal, r.Session)
+	if err != nil {
+		return Page{}, fmt.Errorf("list operations of a session: %w", err)
+	}
+	page := Page{Items: []View{}, LeftOut: more}
+	for _, id := range ids {
+		s, err := v.cfg.Journal.Current(ctx, id)
+		switch {
+		case errors.Is(err, journal.ErrNoOperation):
+			continue // the ledger was lost, and INDEX not
+		case err != nil:
+			return Page{}, fmt.Errorf("list operations of a session: %w", err)
+		case s.Intent.Principal != r.Caller.Principal,
+			r.State != "" && string(s.Phase) != r.State, r.Provider != "" && s.Intent.Provider != r.Provider:
+			continue
+		case len(page.Items) == r.Limit:
+			page.LeftOut = true
+			return page, nil
+		}
+		page.Items = append(page.Items, v.view(s))
 	}
 	return page, nil
 }
