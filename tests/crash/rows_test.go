@@ -386,9 +386,11 @@ func TestMachineAndDisk(t *testing.T) {
 					t.Error(problem)
 				}
 				if slices.Contains(streams, journal.Index) {
-					owner, owned, err := r.Journal.Owner(t.Context(), "example", "default", r.Sim.Jobs()[1].ID)
-					if err != nil || !owned || owner != live.ID {
-						t.Errorf("the open job belongs to %q, %v, %v", owner, owned, err)
+					for i, want := range []string{ended.ID, live.ID} {
+						owner, owned, err := r.Journal.Owner(t.Context(), "example", "default", r.Sim.Jobs()[i].ID)
+						if err != nil || !owned || owner != want {
+							t.Errorf("job %d belongs to %q, %v, %v", i, owner, owned, err)
+						}
 					}
 				}
 				r.ends(live.ID, "open", "succeeded")

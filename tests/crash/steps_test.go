@@ -176,6 +176,7 @@ func (s scenario) key(i int) string {
 func (s scenario) submission(key string) client.Submission {
 	sub := submission(s.provider, key)
 	sub.Deadlines = s.deadlines
+	sub.Session = s.name
 	return sub
 }
 
