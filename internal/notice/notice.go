@@ -85,6 +85,7 @@ type Notice struct {
 	ID        string                 `json:"id"`      // the same for a repeat
 	Attempt   uint64                 `json:"attempt"` // 1, or 2 where it is not known whether the first arrived
 	Operation string                 `json:"operation"`
+	Trace     string                 `json:"trace,omitempty"` // that of the operation's calls
 	Phase     projections.Phase      `json:"phase"`
 	Kind      projections.Quarantine `json:"kind,omitempty"`
 	Reason    projections.Reason     `json:"reason"`
@@ -103,7 +104,7 @@ func Of(s projections.State) Notice {
 	first := s.Notice.Made + 1 - s.Notice.Told
 	return Notice{
 		Version: 1, ID: fmt.Sprintf("%s/%d", s.Operation, first), Attempt: s.Notice.Told + 1,
-		Operation: s.Operation, Phase: s.Phase, Kind: s.Quarantine, Reason: s.Reason, Since: s.Since.UTC(),
+		Operation: s.Operation, Trace: s.TraceID(), Phase: s.Phase, Kind: s.Quarantine, Reason: s.Reason, Since: s.Since.UTC(),
 		Principal: s.Intent.Principal, Provider: s.Intent.Provider, Account: s.Intent.Account, Job: s.Job.ID,
 		Runbook: base + rest.Page(), Command: rest.Command(s.Operation),
 	}
@@ -121,7 +122,7 @@ func (n Notice) document() []byte {
 // attributes is the notice as a line in the log has it.
 func (n Notice) attributes() []any {
 	list := []any{
-		slog.String("operation", n.Operation), slog.String("phase", string(n.Phase)), slog.String("reason", string(n.Reason)),
+		slog.String("operation", n.Operation), slog.String("trace", n.Trace), slog.String("phase", string(n.Phase)), slog.String("reason", string(n.Reason)),
 		slog.Time("since", n.Since), slog.String("provider", n.Provider), slog.String("account", n.Account),
 		slog.String("runbook", n.Runbook), slog.String("command", n.Command),
 	}

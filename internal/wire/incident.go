@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/api"
 	"github.com/counterfoil/counterfoil/internal/disk"
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -16,6 +17,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/projector"
 	"github.com/counterfoil/counterfoil/internal/telemetry"
+	"github.com/counterfoil/counterfoil/internal/workflow"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -46,6 +48,14 @@ func watch(ctx context.Context, cfg Config) *watched {
 
 // full says whether the disk's reserve is reached.
 func (w *watched) full() bool { return w.reserve != nil && w.reserve.Low() }
+
+// hold is what rests for want of room.
+func (w *watched) hold(string) workflow.Hold {
+	if !w.full() {
+		return workflow.Hold{}
+	}
+	return workflow.Hold{Scope: workflow.HoldCreates, Reason: events.DeferStorageLow, Detail: "the disk's reserve is reached: creates rest until there is room"}
+}
 
 // watchRoles makes the parts that need the roles.
 func (s *Service) watchRoles() {
@@ -152,7 +162,7 @@ func (o observer) Stopped(s projections.State, fresh bool) { o.s.teller.Stopped(
 func (o observer) Moved(partition string, before, after projections.State) {
 	o.Metrics.Moved(partition, before, after)
 	about := []any{
-		"operation", after.Operation, "provider", after.Intent.Provider, "account", after.Intent.Account, "principal", after.Intent.Principal,
+		"operation", after.Operation, "trace", after.TraceID(), "provider", after.Intent.Provider, "account", after.Intent.Account, "principal", after.Intent.Principal,
 	}
 	switch {
 	case before.Phase == projections.PhaseNone:

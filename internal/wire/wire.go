@@ -337,7 +337,7 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	p := projector.New(projector.Config{
 		Journal: s.journal, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Source: "/projector/" + s.cfg.Run, Build: s.cfg.Build, Gone: s.gone, Alone: s.cfg.Alone,
-		Observe: observer{s.metrics, s},
+		Hold: s.hold, Observe: observer{s.metrics, s},
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.Run(ctx, partitions, ready) })
@@ -366,7 +366,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
-		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic, Observe: s.metrics.Exchange,
+		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
 	})
 	// Not only those that are configured: an operation is followed to its end by
 	// the contract it was recorded with.

@@ -33,6 +33,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/broker"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/wire"
@@ -83,6 +84,11 @@ type Options struct {
 	Log *slog.Logger
 	// Workers is how many provider calls run at once; less than 8 means 8.
 	Workers int
+	// FreeSpace and DiskReserve are as in wire.Config; nil keeps no reserve.
+	FreeSpace   func() (uint64, error)
+	DiskReserve uint64
+	// Tell is told of operations that come to rest, beside the log.
+	Tell func(ctx context.Context, document []byte) notice.Ran
 	// Correlate makes the simulator tell operations apart by the member
 	// "correlation" of the create's body and not by their token, so that a
 	// changed token is seen as a duplicate.
@@ -95,6 +101,7 @@ type House struct {
 	Sim    *simulator.Simulator
 	Client *client.Client
 	HTTP   *http.Client // to the service, with any header
+	Admin  *http.Client // to its metrics and health
 	Bearer string
 	Broker *broker.Broker
 	Store  journal.Store // past the faults
@@ -248,10 +255,11 @@ func (h *House) Start() {
 	keys, err := ingest.OpenKeys(keyFile)
 	must(err)
 
-	listener := simulator.NewMemoryListener()
+	listener, admin := simulator.NewMemoryListener(), simulator.NewMemoryListener()
 	config := wire.Config{
 		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
 		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file,
+		Admin: admin, FreeSpace: o.FreeSpace, DiskReserve: o.DiskReserve, Tell: o.Tell,
 		Keys: keys, Listener: listener, Workers: max(o.Workers, 8),
 		Resolve: outbound.References{
 			LookupEnv: func(name string) (string, bool) {
@@ -282,7 +290,7 @@ func (h *House) Start() {
 	}
 	h.Service, err = wire.New(h.ctx, config)
 	must(err)
-	h.HTTP = listener.Client()
+	h.HTTP, h.Admin = listener.Client(), admin.Client()
 	h.Client, err = client.New("http://counterfoil.test", h.Bearer, h.HTTP)
 	must(err)
 
@@ -291,6 +299,7 @@ func (h *House) Start() {
 	ready := make(chan struct{})
 	h.group.Go(func() error { return h.Service.RunProjector(h.ctx, func() { close(ready) }) })
 	h.group.Go(func() error { return h.Service.RunDoors(h.ctx) })
+	h.group.Go(func() error { return h.Service.RunAdmin(h.ctx) })
 	select {
 	case <-ready:
 	case <-h.ctx.Done():
@@ -404,6 +413,7 @@ func (h *House) Abandon() error {
 	h.stop = nil
 	err := h.group.Wait()
 	h.HTTP.CloseIdleConnections()
+	h.Admin.CloseIdleConnections()
 	h.nats.Close()
 	if err := h.Broker.Stop(); err != nil {
 		h.T.Errorf("stop the store: %v", err)
@@ -419,6 +429,7 @@ func (h *House) Kill() {
 	h.stop = nil
 	_ = h.group.Wait() // a killed process reports nothing
 	h.HTTP.CloseIdleConnections()
+	h.Admin.CloseIdleConnections()
 	h.nats.Close()
 	if err := h.Broker.Stop(); err != nil {
 		h.T.Errorf("stop the store: %v", err)
