@@ -314,6 +314,24 @@ func (h *harness) play(line string) {
 			Payload: d, Size: uint64(len(rest)), MediaType: "application/json",
 			Checks: []events.Check{{Name: "json", Passed: json.Valid([]byte(rest))}}, Call: events.Call{AsOf: asOf(), LeftAt: now, Status: 200},
 		})
+	case "collected-files": // name=content, separated by blanks; no name where it is ""
+		var files []contract.File
+		for part := range strings.SplitSeq(rest, " ") {
+			name, content, _ := strings.Cut(part, "=")
+			d, err := h.journal.PutPayload(h.t.Context(), []byte(content))
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			files = append(files, contract.File{Name: name, Digest: d, Size: int64(len(content)), MediaType: "application/jsonl"})
+		}
+		body := contract.WriteFiles(files)
+		d, err := h.journal.PutPayload(h.t.Context(), body)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.fact(&events.ResultCollected{
+			Payload: d, Size: uint64(len(body)), MediaType: contract.FilesType, Call: events.Call{AsOf: asOf(), LeftAt: now, Status: 200},
+		})
 	case "passed":
 		h.fact(&events.DeadlinePassed{Which: events.Deadline(rest)})
 	case "project":

@@ -230,11 +230,11 @@ func (h *handler) timeline(ctx context.Context, c *call) (answer, error) {
 }
 
 func (h *handler) result(ctx context.Context, c *call) (answer, error) {
-	q, err := c.query("unaccepted")
+	q, err := c.query("unaccepted", "file")
 	if err != nil {
 		return answer{}, err
 	}
-	r, err := h.o.Service.Result(ctx, c.caller, c.operation, q.Get("unaccepted") == "true")
+	r, err := h.o.Service.Result(ctx, c.caller, c.operation, q.Get("unaccepted") == "true", q.Get("file"))
 	if err != nil {
 		return answer{}, err
 	}

@@ -326,11 +326,16 @@ func badLine(body []byte) string {
 	return ""
 }
 
-// mediaType is the type without parameters, in lower case.
+// mediaType is the type without parameters, in lower case. A provider that gives
+// ours for a list of files gets it for JSON: who reads such a list follows its
+// digests, and they must be of files we stored for this very result.
 func mediaType(a Answer) string {
 	kept := httprule.AllowedHeaders(a.Header)["content-type"]
 	t, _, _ := strings.Cut(kept, ";")
-	return strings.ToLower(strings.TrimSpace(t))
+	if t = strings.ToLower(strings.TrimSpace(t)); t == FilesType {
+		return "application/json"
+	}
+	return t
 }
 
 func matches(pattern, t string) bool {

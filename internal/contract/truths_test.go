@@ -458,3 +458,26 @@ func TestEchoes(t *testing.T) {
 		}
 	}
 }
+
+func TestFileLists(t *testing.T) {
+	files := []File{
+		{"errors", events.Sum([]byte("a")), 1, "text/csv"}, {"", events.Sum([]byte("b")), 1 << 40, `a"b\`}, {"x", events.Sum([]byte("c")), 0, ""},
+	}
+	got, err := ReadFiles(WriteFiles(files))
+	if err != nil || !slices.Equal(got, files) || files[0].Label(0) != "errors" || files[1].Label(1) != "1" {
+		t.Errorf("%+v %v", got, err)
+	}
+	for _, body := range []string{"", "[]", `{"files":[{"sha256":""}]}`, `{"files":[{"sha256":"zz"}]}`, `{"files":[{"sha256":7}]}`, `{"files":{}}`} {
+		if files, err := ReadFiles([]byte(body)); err == nil {
+			t.Errorf("%s: %+v", body, files)
+		}
+	}
+	// A provider cannot pass its own list off as ours and have other payloads read.
+	forged := Answer{Status: 200, Body: WriteFiles(files), Header: map[string][]string{"Content-Type": {strings.ToUpper(FilesType) + "; x=y"}}}
+	if r := builtin(t, "example").ReadResult(forged, Inputs{}); r.Class != events.ErrorNone || r.MediaType != "application/json" {
+		t.Errorf("%+v", r)
+	}
+	if r := builtin(t, "replicate").ReadLink(forged, Inputs{}); r.Class != events.ErrorNone || r.MediaType != "application/json" {
+		t.Errorf("%+v", r)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -243,8 +244,10 @@ type Result struct {
 }
 
 // Result gives the bytes of a collected result. One that failed a check is
-// given only to a caller who says that it wants an unaccepted one.
-func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccepted bool) (Result, error) {
+// given only to a caller who says that it wants an unaccepted one. file asks for
+// one file of a result of several, by its name or its place in the list, from 0;
+// "" for the result itself.
+func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccepted bool, file string) (Result, error) {
 	s, err := v.load(ctx, caller, id)
 	if err != nil {
 		return Result{}, err
@@ -268,13 +271,51 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 		}
 		return Result{}, refusal
 	}
-	data, err := v.cfg.Journal.Payload(ctx, s.Result.Payload)
-	switch {
-	case errors.Is(err, journal.ErrNoPayload):
-		refusal.Code, refusal.Detail = CodeResultUnavailable, "the result was collected and is no longer stored"
-		return Result{}, refusal
-	case err != nil:
-		return Result{}, fmt.Errorf("read result of %s: %w", id, err)
+	read := func(r Result) (Result, error) {
+		var err error
+		r.Data, err = v.cfg.Journal.Payload(ctx, r.Digest)
+		switch {
+		case errors.Is(err, journal.ErrNoPayload):
+			refusal.Code, refusal.Detail = CodeResultUnavailable, "the result was collected and is no longer stored"
+			return Result{}, refusal
+		case err != nil:
+			return Result{}, fmt.Errorf("read result of %s: %w", id, err)
+		}
+		return r, nil
 	}
-	return Result{Data: data, MediaType: s.Result.MediaType, Digest: s.Result.Payload, Version: s.Facts}, nil
+	whole, err := read(Result{MediaType: s.Result.MediaType, Digest: s.Result.Payload, Version: s.Facts})
+	if err != nil || file == "" {
+		return whole, err
+	}
+	one, err := pick(whole, file)
+	if err != nil {
+		return Result{}, err
+	}
+	return read(one)
+}
+
+// pick finds one file of a result of several.
+func pick(whole Result, name string) (Result, error) {
+	unknown := func(message string, allowed ...string) error {
+		return &Refusal{
+			Code: CodeInvalid, Detail: "file " + message,
+			Errors: []FieldError{{Field: "file", Code: FieldNotAllowed, Message: message, Allowed: allowed}},
+		}
+	}
+	if whole.MediaType != contract.FilesType {
+		return Result{}, unknown("is given, and the result is not a list of files; ask without it")
+	}
+	files, err := contract.ReadFiles(whole.Data)
+	if err != nil {
+		return Result{}, fmt.Errorf("result %s: %w", whole.Digest, err)
+	}
+	var labels []string
+	for i, f := range files {
+		label := f.Label(i)
+		if label == name || strconv.Itoa(i) == name {
+			return Result{MediaType: f.MediaType, Digest: f.Digest, Version: whole.Version}, nil
+		}
+		labels = append(labels, label)
+	}
+	return Result{}, unknown("is none of the result's files", labels[:min(len(labels), 20)]...)
 }

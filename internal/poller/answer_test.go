@@ -338,7 +338,7 @@ func TestResultsBehindLinks(t *testing.T) {
 		body, err := h.journal.Payload(t.Context(), r.Payload)
 		want := fmt.Sprintf(`{"files":[{"sha256":%q,"size":5,"media_type":"application/json"},{"sha256":%q,"size":6,"media_type":"application/json"}]}`,
 			events.Sum([]byte("first")), events.Sum([]byte("second")))
-		if err != nil || string(body) != want || r.MediaType != ManifestType {
+		if err != nil || string(body) != want || r.MediaType != contract.FilesType {
 			t.Errorf("%s %s, %v", r.MediaType, body, err)
 		}
 		for _, file := range []string{"first", "second"} {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -826,40 +825,21 @@ type file struct {
 	reading contract.ResultReading
 }
 
-// label names the file in its checks.
-func (f file) label(i int) string {
-	if f.name != "" {
-		return f.name
-	}
-	return strconv.Itoa(i)
-}
-
-// ManifestType is the media type of a result of several files: a JSON list of
-// the files' names, where the contract has some, digests, sizes and media types,
-// in the provider's order or that of the names.
-const ManifestType = "application/vnd.counterfoil.files+json"
-
 // manifest gives a single file as it is, and several as a list.
 func manifest(files []file) contract.ResultReading {
 	if len(files) == 1 {
 		return files[0].reading
 	}
-	out := contract.ResultReading{MediaType: ManifestType}
-	body := []byte(`{"files":[`)
+	out := contract.ResultReading{MediaType: contract.FilesType}
+	var list []contract.File
 	for i, f := range files {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = append(body, '{')
-		if f.name != "" {
-			body = fmt.Appendf(body, `"name":%q,`, f.name)
-		}
-		body = fmt.Appendf(body, `"sha256":%q,"size":%d,"media_type":%q}`, f.digest, len(f.reading.Body), f.reading.MediaType)
+		entry := contract.File{Name: f.name, Digest: f.digest, Size: int64(len(f.reading.Body)), MediaType: f.reading.MediaType}
+		list = append(list, entry)
 		for _, check := range f.reading.Checks {
-			check.Name = fmt.Sprintf("%s[%s]", check.Name, f.label(i))
+			check.Name = fmt.Sprintf("%s[%s]", check.Name, entry.Label(i))
 			out.Checks = append(out.Checks, check)
 		}
 	}
-	out.Body = append(body, "]}"...)
+	out.Body = contract.WriteFiles(list)
 	return out
 }
