@@ -620,7 +620,7 @@ func TestEachAccountHasItsSecret(t *testing.T) {
 		if err := send("default"); err != nil {
 			t.Errorf("signed with its account's secret: %v", err)
 		}
-		if err := send("other"); !errors.Is(err, ErrUnknown) {
+		if err := send("other"); err != nil { // taken, but not for this operation: see below
 			t.Errorf("signed with another account's secret: %v", err)
 		}
 		if err := send("nobody"); !errors.Is(err, ErrSignature) {
@@ -637,6 +637,16 @@ func TestEachAccountHasItsSecret(t *testing.T) {
 		values["GONE"], values["OTHER"] = "gone", "default"
 		if err := send("default"); err != nil {
 			t.Errorf("signed with the secret of two accounts: %v", err)
+		}
+		b.run(time.Minute)
+		list, _ := b.hooks("op_a")
+		for _, f := range list {
+			if f.EventID != "e-default" {
+				t.Errorf("noted: %+v", f)
+			}
+		}
+		if len(list) == 0 {
+			t.Error("nothing is noted")
 		}
 	})
 }
