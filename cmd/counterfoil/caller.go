@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -340,57 +339,6 @@ func (a *app) listCommand() *cobra.Command {
 	flags.IntVar(&f.Limit, "limit", 50, "at most so many, 1 to 200")
 	flags.StringVar(&f.Cursor, "cursor", "", "where the page before ended")
 	return cmd
-}
-
-func (a *app) watchCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "watch OPERATION", Short: "Print a line per change until the operation ends; the exit code is the outcome",
-		Args: exactly(1, "one operation id"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			return a.watch(cmd.Context(), c, args[0])
-		},
-	}
-}
-
-func (a *app) watch(ctx context.Context, c *client.Client, id string) error {
-	var last client.Operation
-	shown := ""
-	enc := json.NewEncoder(a.stdout)
-	for op, err := range c.Watch(ctx, id) {
-		if ctx.Err() != nil {
-			return ended(exitNotYet)
-		}
-		if err != nil {
-			return reach(err)
-		}
-		last = op
-		if a.output == "json" {
-			if err := enc.Encode(op.Raw); err != nil {
-				return err
-			}
-			continue
-		}
-		line := op.ID + "  " + stateOf(op)
-		if op.Job != nil && op.Job.ID != "" {
-			line += "  job " + op.Job.ID + saying(op.Job)
-		}
-		if strings.HasPrefix(op.Because, "deferred") {
-			line += "  " + op.Because
-		}
-		if p := op.Problem; p != nil && (p.Code != "" || p.Message != "") {
-			line += "  problem: " + trouble(p)
-		}
-		if line == shown {
-			continue // what changed is not worth a line
-		}
-		shown = line
-		fmt.Fprintf(a.stdout, "%s  %s\n", time.Now().UTC().Format("15:04:05.000"), line)
-	}
-	return outcome(last)
 }
 
 func (a *app) resultCommand() *cobra.Command {
