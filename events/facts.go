@@ -687,7 +687,7 @@ type StepDeferred struct {
 	Reason  DeferReason
 	Detail  string
 	Creates bool // only creates, and preparations for them, rest
-	Extra  codec.Extra
+	Extra   codec.Extra
 }
 
 // OperationPaused rests creates and collections. Evidence.

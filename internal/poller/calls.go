@@ -112,7 +112,7 @@ func (c *calls) without(s projections.State, d workflow.Decision) workflow.Decis
 		d.Fact, d.Effect = &events.ObservationFailed{JobID: effect.JobID, Prompt: effect.Prompt, Call: call}, nil
 	case workflow.LookUp:
 		d.Fact, d.Effect = &events.LookupAnswered{Outcome: events.LookupFailed, Call: call}, nil
-	case nil, workflow.SendCreate, workflow.SendCancel, workflow.CollectResult:
+	case nil, workflow.SendPrepare, workflow.SendCreate, workflow.SendCancel, workflow.CollectResult:
 		// Without a credential none of these is decided on.
 	}
 	return d
