@@ -64,6 +64,51 @@ func TestFC10ThrottledWithoutRetryAfter(t *testing.T) {
 	})
 }
 
+// Once one operation is limited the others of the account slow down too: of the
+// operations that are due while the provider refuses, few ask, and the others
+// rest with that in their history.
+func TestFC10ThrottlingIsShared(t *testing.T) {
+	const operations, refusals = 30, 10
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{},
+			simulator.On(simulator.Status, simulator.First(refusals), simulator.Reply(429)),
+			simulator.On(simulator.Status, simulator.Always(), simulator.DelayBefore(20*time.Millisecond)))
+		var ids []string
+		for i := range operations {
+			key := fmt.Sprintf("op-%02d", i)
+			ids = append(ids, h.Submit(key, "example", params(key)).ID)
+			time.Sleep(40 * time.Millisecond) // their reads are due one after the other
+		}
+		rested, limited := 0, 0
+		for _, id := range ids {
+			if op := waitLong(t, h, id, time.Hour); op.State != "succeeded" {
+				t.Fatalf("%s is %s, %s", id, op.State, op.Reason)
+			}
+			limited += len(facts(h, id, "observation.failed"))
+			for _, e := range facts(h, id, "step.deferred") {
+				if e.Fields["reason"] != "throttled" {
+					t.Errorf("%s rests for %v", id, e.Fields)
+				}
+				rested++
+			}
+		}
+		if limited != refusals {
+			t.Errorf("%d refused reads in the histories, want %d", limited, refusals)
+		}
+		if rested < operations/2 {
+			t.Errorf("%d rests of %d operations are recorded", rested, operations)
+		}
+		// Each refusal but those that were on their way puts the whole account off,
+		// so the reads come in rounds that lie further and further apart.
+		reads := h.Sim.Requests(simulator.Filter{Call: simulator.Status})
+		if took := reads[refusals-1].At.Sub(reads[0].At); took < 5*time.Second {
+			t.Errorf("%d refusals within %s", refusals, took)
+		}
+		jobs(t, h, operations)
+		keptPromises(t, h, ids...)
+	})
+}
+
 // mostAtOnce is the largest number of requests that were under way together.
 func mostAtOnce(list []simulator.Request) int {
 	type edge struct {
