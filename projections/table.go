@@ -426,7 +426,7 @@ var transitions = []Row{
 			switch {
 			case !f.mayExist():
 				f.enter(PhaseFailed, f.unsent())
-			case p.Lookup == events.LookupExact || p.WebhookNamesJob:
+			case p.Lookup == events.LookupExact && p.LookupConclusive || p.WebhookNamesJob:
 				f.enter(PhaseReconciliation, ReasonCreateUnknown)
 			default:
 				f.quarantineUnknown()

@@ -50,7 +50,14 @@ func (r *rig) restart() {
 // submission is what each run asks for; the name is its key too, and what the
 // simulator tells operations apart by.
 func submission(provider, name string) client.Submission {
-	params, err := json.Marshal(map[string]string{"correlation": name})
+	var request any = map[string]string{"correlation": name}
+	if provider == "openai-batches" {
+		request = map[string]any{
+			"requests": []any{map[string]any{"custom_id": name, "method": "POST", "url": "/v1/responses", "body": map[string]any{}}},
+			"endpoint": "/v1/responses", "completion_window": "24h", "metadata": map[string]string{"correlation": name},
+		}
+	}
+	params, err := json.Marshal(request)
 	if err != nil {
 		panic(err) // a map of strings
 	}

@@ -96,6 +96,11 @@ func scenarios() []scenario {
 			stopped: true, deadlines: &client.Deadlines{Result: "2m"}, ends: []string{"result_timed_out"},
 		},
 		{
+			// The look-up finds the batch; that it finds none proves nothing there.
+			name: "upload", provider: "openai-batches", options: plain, next: adopt,
+			ends: []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
+		},
+		{
 			name: "throttled", provider: "example", options: plain, ends: []string{"succeeded"},
 			rules: []simulator.Rule{simulator.On(simulator.Create, simulator.NthOfToken(1), simulator.ReplyRetry(429, simulator.RetryAfter{Text: "2"}))},
 		},
@@ -253,6 +258,8 @@ func dialect(provider string) simulator.Dialect {
 		return simulator.ExampleLookup
 	case strings.HasPrefix(provider, "example-ask"):
 		return simulator.ExampleAsk
+	case provider == "openai-batches":
+		return simulator.OpenAIBatches
 	}
 	return simulator.Example
 }
