@@ -368,10 +368,8 @@ func drills() []drill {
 			deaf: true,
 			play: playRotation,
 			verdict: func(r *rehearsal, op client.Operation) string {
-				for _, q := range r.stage.sim.Requests(simulator.Filter{}) {
-					if strings.Contains(q.Header.Get("Authorization"), rotatedToken) {
-						return "nothing may leave under another identity while a create is unknown: " + string(q.Call)
-					}
+				if call := r.leaked(); call != "" {
+					return "nothing may leave under another identity while a create is unknown: " + call
 				}
 				// Without token and look-up there is no call that could wait.
 				calls := r.promises.Guarantee == events.Deduplicated || r.promises.Lookup != events.LookupNone
@@ -411,12 +409,22 @@ func playRotation(ctx context.Context, r *rehearsal) (client.Operation, error) {
 		if r.timeline, err = r.stage.client.Timeline(ctx, id, 0); err != nil {
 			return op, err
 		}
-		if r.rested = r.deferred(events.DeferTargetChanged); r.rested {
+		if r.rested = r.deferred(events.DeferTargetChanged); r.rested || r.leaked() != "" {
 			break
 		}
 	}
 	r.stage.rotate(stageToken)
 	return r.wait(ctx, id)
+}
+
+// leaked names a call that left with the credential a drill put in place.
+func (r *rehearsal) leaked() string {
+	for _, q := range r.stage.sim.Requests(simulator.Filter{}) {
+		if strings.Contains(q.Header.Get("Authorization"), rotatedToken) {
+			return string(q.Call)
+		}
+	}
+	return ""
 }
 
 // stopped is the verdict on a contract that cannot know.
