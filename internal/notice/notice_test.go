@@ -320,8 +320,9 @@ func TestCrash(t *testing.T) {
 		next.Stopped(d.state("op_1"), false)
 		d.want("by the next run", "1 op_1/1")
 	})
-	for _, kind := range []string{"command", "notification.answered"} {
-		bubble(t, "at "+kind, func(t *testing.T, d *desk) {
+	for _, c := range []struct{ name, kind string }{{"in the command", "command"}, {"at the answer", "notification.answered"}} {
+		kind := c.kind
+		bubble(t, c.name, func(t *testing.T, d *desk) {
 			until(d, "r1", kind, false, d.rests("op_1"), true)
 			d.want("by the dead", "1 op_1/1")
 			until(d, "r2", kind, false, d.state("op_1"), false)

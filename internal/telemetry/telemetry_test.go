@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -298,5 +300,33 @@ func TestAdminHasNothingElse(t *testing.T) {
 	var report Report
 	if _, text := get(t, h, "/readyz"); json.Unmarshal([]byte(text), &report) != nil || report.Status != OK {
 		t.Error(text)
+	}
+}
+
+// Every series is explained where people look, and nothing is that is no series.
+func TestSeriesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/runbooks/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Config{Now: newWatch().now, Disk: &space{}})
+	full(m)
+	m.Exchange(poller.Exchange{Provider: "example", Step: projections.StepRead, Outcome: "2xx"})
+	m.Refused(ingest.CodeInvalid)
+	series := map[string]bool{}
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		series[f.GetName()] = true
+		if !strings.Contains(string(text), "`"+f.GetName()+"`") {
+			t.Errorf("docs/runbooks/README.md does not explain %s", f.GetName())
+		}
+	}
+	for _, name := range regexp.MustCompile("`(counterfoil_[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
+		if !series[name[1]] {
+			t.Errorf("docs/runbooks/README.md explains %s, which there is not", name[1])
+		}
 	}
 }
