@@ -55,10 +55,11 @@ func (m *measured) check(t *testing.T) {
 	}
 }
 
-// excerpt checks that a provider's words were cut, with the mark of a cut.
+// excerpt checks that a provider's words were cut, with the mark of a cut and
+// how much there was.
 func excerpt(t *testing.T, what, message string) {
 	t.Helper()
-	if message == "" || len(message) > 500 || !strings.HasSuffix(message, "…") {
+	if message == "" || len(message) > 500 || !strings.Contains(message, "…") || !strings.HasSuffix(message, " bytes)") {
 		t.Errorf("%s: %d bytes that end in %.20q, want at most 500 and a mark", what, len(message), message[max(0, len(message)-10):])
 	}
 }
