@@ -124,7 +124,9 @@ func TestFC42ZoneChange(t *testing.T) {
 					t.Fatal(err)
 				}
 				later := end.Add(time.Minute).In(time.Local).Format(time.RFC3339)
-				if last, err = h.Client.Decide(t.Context(), last.ID, last.Version, fmt.Sprint("later", try), client.Decision{Kind: "extend", Deadline: "result", Until: later}); err == nil {
+				after, err := h.Client.Decide(t.Context(), last.ID, last.Version, fmt.Sprint("later", try), client.Decision{Kind: "extend", Deadline: "result", Until: later})
+				if err == nil {
+					last = after
 					break
 				}
 				if try > 5 {
