@@ -92,7 +92,7 @@ func (a *app) serve(ctx context.Context, o options) error {
 	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
 		return usage("--log-level is %q: want debug, info, warn or error", o.LogLevel)
 	}
-	log := slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+	log := slog.New(slog.NewJSONHandler(a.stderr, &slog.HandlerOptions{Level: level, ReplaceAttr: inUTC}))
 	l, err := open(ctx, o, nil, log, nil)
 	if err != nil {
 		return err
@@ -110,6 +110,14 @@ func (a *app) serve(ctx context.Context, o options) error {
 		fmt.Fprintf(a.stdout, "ready on http://%s\n", l.listener.Addr())
 	})
 	return errors.Join(err, l.close())
+}
+
+// inUTC gives the log's times the zone that every other time has that leaves.
+func inUTC(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindTime {
+		a.Value = slog.TimeValue(a.Value.Time().UTC())
+	}
+	return a
 }
 
 // local is a service and its embedded store, in this process.
