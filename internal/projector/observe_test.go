@@ -131,6 +131,13 @@ func TestObserve(t *testing.T) {
 	want := func(t *testing.T, c *tally, what string, counts map[Standing]int) {
 		t.Helper()
 		synctest.Wait()
+		// Nothing waits, however long no fact has come.
+		c.mu.Lock()
+		since := c.behind[name]
+		c.mu.Unlock()
+		if !since.IsZero() {
+			t.Errorf("%s: behind since %s", what, since)
+		}
 		if got := c.counts(name); !maps.Equal(got, counts) {
 			t.Errorf("%s: open %v, want %v", what, got, counts)
 		}

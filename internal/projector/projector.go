@@ -250,19 +250,30 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	entry, err := w.facts.Next(ctx, w.patience(wait))
 	switch {
 	case errors.Is(err, journal.ErrNoMessage):
-		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
+		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{}) // it has caught up, if it had to
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("read partition %s: %w", w.tenure.Partition(), err)
 	}
 	w.p.cfg.Observe.Behind(w.tenure.Partition(), entry.Time)
+	if err := w.project(ctx, entry); err != nil {
+		return false, err
+	}
+	if w.counted { // before that, more is likely to wait
+		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
+	}
+	return true, nil
+}
+
+// project records one fact.
+func (w *Work) project(ctx context.Context, entry projections.Entry) error {
 	operation := entry.Event.Operation
 	before, err := w.state(ctx, operation)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if entry.Sequence <= before.Sequence {
-		return true, nil // projected already, by a tenure whose commit we did not see answered
+		return nil // projected already, by a tenure whose commit we did not see answered
 	}
 	after, record := projections.Fold(before, entry)
 	record.Build = w.p.cfg.Build
@@ -270,7 +281,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	// out leaves before it is written down. A crash in between leaves names
 	// without a record, and the next tenure writes them again.
 	if err := w.index(ctx, after, entry); err != nil {
-		return false, fmt.Errorf("index %s of %s: %w", record.Type, operation, err)
+		return fmt.Errorf("index %s of %s: %w", record.Type, operation, err)
 	}
 	if after.Phase.Stopped() && standing(before) != standing(after) {
 		w.p.cfg.Observe.Stopped(after, true)
@@ -278,7 +289,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	// The wake-up goes first. A crash here leaves it without its record; whoever
 	// it wakes folds the tail itself, and the next tenure publishes it again.
 	if err := w.tenure.Commit(ctx, record, w.wake(before, after)); err != nil {
-		return false, fmt.Errorf("project %s of %s: %w", record.Type, operation, err)
+		return fmt.Errorf("project %s of %s: %w", record.Type, operation, err)
 	}
 	if w.counted {
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), before, after)
@@ -289,7 +300,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	} else {
 		delete(w.states, operation)
 	}
-	return true, nil
+	return nil
 }
 
 func standing(s projections.State) Standing { return Standing{s.Phase, s.Quarantine} }
