@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/broker"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/disk"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/wire"
@@ -218,12 +218,11 @@ const (
 )
 
 func (p place) disk(add adder) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(p.data, &fs); err != nil {
+	free, err := disk.Free(p.data)
+	if err != nil {
 		add("disk", checkUnseen, "free space of "+p.data+" cannot be read: "+err.Error())
 		return
 	}
-	free := fs.Bavail * uint64(fs.Bsize)
 	status, do := diskStatus(free)
 	add("disk", status, fmt.Sprintf("%d MiB are free for %s", free>>20, p.data), do...)
 }

@@ -71,6 +71,7 @@ func (r Report) Count(s Status) int {
 
 // Journal is what is read of the ledger.
 type Journal interface {
+	Holds(ctx context.Context) (projections.Holds, error)
 	LedgerTime(ctx context.Context) (time.Time, bool, error)
 	Providers(ctx context.Context) ([]string, error)
 	Records(ctx context.Context, before uint64, limit int, keep func(*projections.Record) bool) (journal.Page, error)
@@ -106,6 +107,9 @@ type Config struct {
 	// Streams says what of the streams is not as provisioned; nil where nothing
 	// can tell.
 	Streams func(ctx context.Context) error
+	// Disk says how much is free where the store writes, below what nothing new is
+	// begun, and whether that is reached. Nil where nobody looks.
+	Disk func() (free, least uint64, low bool, err error)
 	// StoreTime is the store's clock as it is now; nil where it cannot be asked.
 	StoreTime func(ctx context.Context) (time.Time, error)
 	// ClockDifference is what clocks of two processes may differ by.
@@ -137,7 +141,9 @@ func (d *Doctor) Look(ctx context.Context, r Request) (Report, error) {
 	v := &visit{d: d, ctx: ctx, at: d.cfg.Now(), request: r}
 	v.durability()
 	v.streams()
+	v.disk()
 	v.storeClock()
+	v.holds()
 	v.operations()
 	accounts := v.accounts()
 	if r.Probe {
@@ -215,6 +221,50 @@ func parts(err error) []error {
 		return list
 	}
 	return []error{err}
+}
+
+func (v *visit) disk() {
+	if v.d.cfg.Disk == nil {
+		v.add("disk", "", Unseen, "nobody looks how much is free: the service was started without a reserve")
+		return
+	}
+	free, least, low, err := v.d.cfg.Disk()
+	seen := fmt.Sprintf("%d MiB are free, the reserve is %d MiB", free>>20, least>>20)
+	switch {
+	case low:
+		v.add("disk", "", Fail, seen+": new operations are refused and no create is sent, everything else goes on", "make room where the data directory is")
+	case err != nil:
+		v.add("disk", "", Warn, seen+" when last asked, since then it could not be: "+err.Error())
+	case free < 2*least:
+		v.add("disk", "", Warn, seen+", which is near", "make room where the data directory is")
+	default:
+		v.add("disk", "", OK, seen)
+	}
+}
+
+// holds tells of what people have stopped on purpose.
+func (v *visit) holds() {
+	list, err := v.d.cfg.Journal.Holds(v.ctx)
+	if err != nil {
+		v.add("hold", "", Fail, err.Error(), "see that the store answers")
+		return
+	}
+	for _, h := range list {
+		whose, release := "all providers", "counterfoil release"
+		if h.Provider != "" {
+			whose, release = h.Provider, release+" --provider "+h.Provider
+		}
+		switch {
+		case h.Unreadable != "":
+			v.add("hold", whose, Fail, "a fact of it cannot be read: "+h.Unreadable, "run the program version that wrote it")
+		case h.Scope != events.HoldNone:
+			what := "creates are"
+			if h.Scope == events.HoldAll {
+				what = "all calls are"
+			}
+			v.add("hold", whose, Warn, fmt.Sprintf("%s held since %s by %s", what, clock(h.Since), h.Who), release+", once the reason is gone")
+		}
+	}
 }
 
 // storeClock compares our clock with the store's: the store's own answer, and

@@ -33,6 +33,7 @@ var noon = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 type ledger struct {
 	newest    time.Time
 	providers []string
+	holds     projections.Holds
 	states    []projections.State // newest first
 	moved     map[string]projections.State
 	pages     int // scans made
@@ -43,7 +44,8 @@ type ledger struct {
 func (l *ledger) LedgerTime(context.Context) (time.Time, bool, error) {
 	return l.newest, !l.newest.IsZero(), l.err
 }
-func (l *ledger) Providers(context.Context) ([]string, error) { return l.providers, l.err }
+func (l *ledger) Holds(context.Context) (projections.Holds, error) { return l.holds, l.err }
+func (l *ledger) Providers(context.Context) ([]string, error)      { return l.providers, l.err }
 
 func (l *ledger) Records(_ context.Context, _ uint64, limit int, keep func(*projections.Record) bool) (journal.Page, error) {
 	l.pages++
@@ -131,6 +133,7 @@ func healthy(t testing.TB) *world {
 		Build: "test", Now: func() time.Time { return noon }, Journal: &w.ledger, Clocks: NewClocks(), Sync: "always",
 		Streams:   func(context.Context) error { return nil },
 		StoreTime: func(context.Context) (time.Time, error) { return noon, nil },
+		Disk:      func() (uint64, uint64, bool, error) { return 9 << 30, 1 << 30, false, nil },
 		Accounts:  func(context.Context) []Account { return w.accounts },
 		Contract:  func(context.Context, events.Digest) (*contract.Contract, error) { return w.accounts[0].Contract, nil },
 	}
@@ -158,6 +161,9 @@ func text(r Report) string {
 		for _, do := range c.Do {
 			fmt.Fprintf(&b, "         %s\n", do)
 		}
+		if c.Runbook != "" {
+			fmt.Fprintf(&b, "         see %s\n", c.Runbook)
+		}
 	}
 	for _, cut := range r.Cut {
 		fmt.Fprintf(&b, "cut: %s\n", cut)
@@ -167,7 +173,7 @@ func text(r Report) string {
 
 func state(n int, phase projections.Phase, change ...func(*projections.State)) projections.State {
 	s := projections.State{Operation: fmt.Sprintf("op_%d", n), Phase: phase, Since: noon.Add(-time.Hour), NextLook: noon.Add(time.Minute)}
-	s.Intent.Provider, s.Intent.Account, s.Intent.Rules = "replicate", "default", projections.Rules
+	s.Intent.Provider, s.Intent.Account, s.Intent.Principal, s.Intent.Rules = "replicate", "default", "alice", projections.Rules
 	for _, f := range change {
 		f(&s)
 	}
@@ -191,7 +197,7 @@ func TestEachCheck(t *testing.T) {
 		{"healthy, probed", true, func(*world) {}},
 		{"power loss may take a second", false, func(w *world) { w.config.Sync = "interval" }},
 		{"what cannot be seen", false, func(w *world) {
-			w.config.Sync, w.config.Streams, w.config.StoreTime = "", nil, nil
+			w.config.Sync, w.config.Streams, w.config.StoreTime, w.config.Disk = "", nil, nil, nil
 			w.ledger.newest = time.Time{}
 		}},
 		{"streams have drifted", false, func(w *world) {
@@ -204,6 +210,25 @@ func TestEachCheck(t *testing.T) {
 		}},
 		{"streams cannot be read", false, func(w *world) {
 			w.config.Streams = func(context.Context) error { return errors.New("read configuration of stream LEDGER: timeout") }
+		}},
+		{"the disk is low", false, func(w *world) {
+			w.config.Disk = func() (uint64, uint64, bool, error) { return 200 << 20, 1 << 30, true, nil }
+		}},
+		{"the disk is nearly low", false, func(w *world) {
+			w.config.Disk = func() (uint64, uint64, bool, error) { return 1500 << 20, 1 << 30, false, nil }
+		}},
+		{"the disk cannot be asked", false, func(w *world) {
+			w.config.Disk = func() (uint64, uint64, bool, error) {
+				return 9 << 30, 1 << 30, false, errors.New("no such directory")
+			}
+		}},
+		{"holds", false, func(w *world) {
+			w.ledger.holds = projections.Holds{
+				{Scope: events.HoldCreates, Since: noon.Add(-time.Hour), Who: "alice"},
+				{Provider: "replicate", Scope: events.HoldAll, Since: noon.Add(-time.Hour), Who: "bob"},
+				{Provider: "example", Scope: events.HoldNone},
+				{Provider: "example-ask", Unreadable: "it is of an unknown type"},
+			}
 		}},
 		{"the store's clock is ahead", false, func(w *world) {
 			w.config.StoreTime = func(context.Context) (time.Time, error) { return noon.Add(90 * time.Second), nil }
@@ -295,6 +320,7 @@ func TestEachCheck(t *testing.T) {
 				state(3, projections.PhaseObserving, deferred(events.DeferThrottled)),
 				state(4, projections.PhaseCreatePending, deferred(events.DeferHold)),
 				state(5, projections.PhaseCreatePending, deferred(events.DeferNoContract)),
+				state(8, projections.PhaseCreatePending, deferred(events.DeferStorageLow)),
 				state(6, projections.PhaseCreatePending, deferred("of_a_later_version")),
 				state(7, projections.PhaseCreatePending, func(s *projections.State) { s.Paused = true }),
 			}

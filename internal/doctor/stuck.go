@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -89,7 +90,8 @@ const (
 // stands says why an operation does not go on, if it does not.
 func (v *visit) stands(s projections.State) (Check, bool) {
 	c := Check{Subject: s.Operation}
-	where := s.Intent.Provider + "/" + s.Intent.Account + ", " + string(s.Phase)
+	// A decision needs a key of the principal.
+	where := s.Intent.Provider + "/" + s.Intent.Account + " of " + s.Intent.Principal + ", " + string(s.Phase)
 	if s.Quarantine != "" {
 		where += " (" + string(s.Quarantine) + ")"
 	}
@@ -110,6 +112,7 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 	case s.Paused:
 		c.Name, c.Status = nameRests, Warn
 		c.Seen = where + ", paused: creates and collections rest"
+		c.Do = []string{"counterfoil resume " + s.Operation}
 		return c, true
 	case !s.NextLook.IsZero() && v.at.Sub(s.NextLook) > lateAfter:
 		c.Name, c.Status = nameLate, Fail
@@ -144,6 +147,8 @@ func deferredHelp(s projections.State) string {
 		return "nothing: the provider asked to come back later"
 	case events.DeferHold:
 		return "counterfoil release --provider " + s.Intent.Provider + ", once the reason for the hold is gone"
+	case events.DeferStorageLow:
+		return "make room where the data directory is, see disk above"
 	case events.DeferNoContract:
 		return "run the program version that recorded it, or see contract above"
 	}
@@ -205,4 +210,10 @@ func plain(id string) bool {
 }
 
 // Runbook names the page about the state in which an operation stopped.
-func Runbook(projections.State) string { return "" }
+func Runbook(s projections.State) string {
+	name := string(s.Phase)
+	if s.Quarantine != "" {
+		name += "-" + string(s.Quarantine)
+	}
+	return "docs/runbooks/" + strings.ReplaceAll(name, "_", "-") + ".md"
+}

@@ -9,7 +9,15 @@ import (
 
 // Doctor looks at this service as it runs.
 func (s *Service) Doctor() *doctor.Doctor {
+	var room func() (free, least uint64, low bool, err error)
+	if s.reserve != nil {
+		room = func() (uint64, uint64, bool, error) {
+			free, err := s.reserve.Free()
+			return free, s.reserve.Least(), s.reserve.Low(), err
+		}
+	}
 	return doctor.New(doctor.Config{
+		Disk:  room,
 		Build: s.cfg.Build, Now: s.cfg.Clock.Now, Journal: s.journal,
 		Call: s.clocks.Through(s.outbound), Clocks: s.clocks,
 		Sync: s.cfg.Sync, Streams: s.cfg.Check, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,

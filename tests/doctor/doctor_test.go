@@ -20,7 +20,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/doctor"
+	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/projections"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
 )
@@ -56,9 +59,9 @@ func TestTranscript(t *testing.T) {
 		}
 
 		h.SetSecret("HARNESS_TOKEN", "of somebody else")
-		told.ask(40*time.Second, "the credential is another's, and the provider is asked", true)
+		told.ask(31*time.Second, "the credential is another's, and the provider is asked", true)
 		h.SetSecret("HARNESS_TOKEN", harness.Token)
-		told.ask(41*time.Second, "the credential is right, and the provider is asked", true)
+		told.ask(32*time.Second, "the credential is right, and the provider is asked", true)
 
 		h.StopPoller("poller-1")
 		told.ask(time.Hour, "nobody works", false)
@@ -104,6 +107,16 @@ var (
 	moments   = regexp.MustCompile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+Z")
 	ages      = regexp.MustCompile("[0-9][0-9hms.]* ago")
 )
+
+// The pages named are those that notices name.
+func TestRunbooksAreThoseOfNotices(t *testing.T) {
+	for _, rest := range notice.Rests() {
+		page := doctor.Runbook(projections.State{Phase: rest.Phase, Quarantine: rest.Kind})
+		if page != "docs/runbooks/"+rest.Page() {
+			t.Errorf("%v: %s, notices name %s", rest, page, rest.Page())
+		}
+	}
+}
 
 // transcript collects what was told. What is well, and was told before in the
 // same words, is left out.
