@@ -100,6 +100,7 @@ type Operation struct {
 	Started    time.Time        `json:"started"`
 	Since      time.Time        `json:"since"`
 	Session    string           `json:"session"`
+	Paused     *Paused          `json:"paused"` // nil: it is not
 	Tags       []Tag            `json:"tags"`
 	Guarantee  Guarantee        `json:"guarantee"`
 	Attempts   Attempts         `json:"attempts"`
@@ -115,6 +116,12 @@ type Operation struct {
 	Sequence   uint64           `json:"sequence"`
 	NextPoll   int              `json:"next_poll_after"` // seconds; 0: nothing new by itself
 	Raw        json.RawMessage  `json:"-"`
+}
+
+// Paused says who paused an operation and when: creates and collections rest.
+type Paused struct {
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
 }
 
 // Tag is a label on an operation.
@@ -469,13 +476,30 @@ func (c *checked) Read(p []byte) (int, error) {
 // Cancel asks for the cancellation of an operation. The answer is the operation
 // as it then stands; that it was asked for does not mean that it will be.
 func (c *Client) Cancel(ctx context.Context, id, why string) (Operation, error) {
+	return c.act(ctx, id, "cancel", why)
+}
+
+// Pause rests the creates and collections of an operation; cancels, look-ups,
+// reads and deadlines go on.
+func (c *Client) Pause(ctx context.Context, id, why string) (Operation, error) {
+	return c.act(ctx, id, "pause", why)
+}
+
+// Resume ends the pause of an operation. It is not the decision of kind resume,
+// which watches a job again after a deadline.
+func (c *Client) Resume(ctx context.Context, id, why string) (Operation, error) {
+	return c.act(ctx, id, "resume", why)
+}
+
+// act makes one of the requests that take a reason and nothing else.
+func (c *Client) act(ctx context.Context, id, action, why string) (Operation, error) {
 	body, err := json.Marshal(struct {
 		Why string `json:"why,omitempty"`
 	}{why})
 	if err != nil {
-		return Operation{}, fmt.Errorf("cancel: %w", err)
+		return Operation{}, fmt.Errorf("%s: %w", action, err)
 	}
-	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/cancel", body, nil)
+	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/"+action, body, nil)
 	if err != nil {
 		return Operation{}, err
 	}

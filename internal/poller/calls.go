@@ -315,6 +315,9 @@ func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fa
 			return s, false, fmt.Errorf("no call with side effects is permitted: %w", err)
 		}
 	}
+	if p.hold(s).Rests(fact) {
+		return s, false, nil // placed since it was decided; deciding again defers it
+	}
 	s, outcome, err := p.append(ctx, s, fact)
 	if err != nil || outcome != journal.Stored {
 		return s, false, err

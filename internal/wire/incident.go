@@ -78,6 +78,10 @@ func (s *Service) checks() []telemetry.Check {
 			Look: func(context.Context) error { return s.permits() },
 		},
 		{
+			Name: "holds", Required: true, Do: "Nobody can know which calls operators hold. See the log; until the holds are read no call with side effects is made.",
+			Look: func(context.Context) error { return s.holds.permits() },
+		},
+		{
 			Name: "partitions", Required: true, Do: "Facts are not being recorded. Shortly after a start this passes; otherwise see the log for the partition and its error.",
 			Look: func(context.Context) error {
 				n, lag := s.metrics.Projected()

@@ -34,6 +34,8 @@ import (
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/projector"
 	"github.com/counterfoil/counterfoil/internal/webhook"
+	"github.com/counterfoil/counterfoil/internal/workflow"
+	"github.com/counterfoil/counterfoil/projections"
 )
 
 // Clock is the process's time.
@@ -146,6 +148,7 @@ type Service struct {
 	ingest    *ingest.Service
 	hooks     *webhook.Receiver
 	clocks    *doctor.Clocks // of providers
+	holds     *holds
 
 	*watched
 
@@ -188,10 +191,11 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, err
 		}
 	}
+	s.holds = &holds{journal: s.journal, clock: cfg.Clock, log: cfg.Log}
 	s.ingest = ingest.New(ingest.Config{
 		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
-		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full,
+		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
 	})
 	s.hooks = webhook.New(webhook.Config{
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
@@ -321,6 +325,27 @@ func (s *Service) RunChecks(ctx context.Context) error {
 	return nil
 }
 
+// holdsChanged makes a hold that was placed or released here count here. Where
+// that fails, the reading that follows does it, and until then holdsTrusted.
+func (s *Service) holdsChanged(ctx context.Context) {
+	if err := s.holds.read(ctx); err != nil {
+		s.cfg.Log.WarnContext(ctx, "the holds could not be read", "error", err)
+	}
+}
+
+// hold gives what rests for a provider, by an operator's word or for want of
+// room, whichever is more.
+func (s *Service) hold(provider string) workflow.Hold {
+	placed, room := s.holds.hold(provider), s.watched.hold(provider)
+	if projections.StrongerHold(events.HoldScope(room.Scope), events.HoldScope(placed.Scope)) {
+		return room
+	}
+	return placed
+}
+
+// mayPermit says why a poller may permit no call with side effects.
+func (s *Service) mayPermit() error { return errors.Join(s.permits(), s.holds.permits()) }
+
 func (s *Service) permits() error {
 	if text := s.drift.Load(); text != nil {
 		return errors.New(*text)
@@ -340,6 +365,7 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 		Hold: s.hold, Observe: observer{s.metrics, s},
 	})
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.holds.follow(ctx) })
 	group.Go(func() error { return p.Run(ctx, partitions, ready) })
 	group.Go(func() error { return s.runWatch(ctx) })
 	return group.Wait()
@@ -366,7 +392,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
-		Permits: s.permits, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
+		Permits: s.mayPermit, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
 	})
 	// Not only those that are configured: an operation is followed to its end by
 	// the contract it was recorded with.
@@ -386,7 +412,14 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 		}
 		fetches = append(fetches, s.timed(poller.FromJournal(leases, wait)))
 	}
-	return p.Run(ctx, fetches, s.cfg.Workers)
+	// Before the first lease: what is held is known before anything can leave.
+	if err := s.holds.begin(ctx); err != nil {
+		return nil //nolint:nilerr // ctx ended first
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.holds.follow(ctx) })
+	group.Go(func() error { return p.Run(ctx, fetches, s.cfg.Workers) })
+	return group.Wait()
 }
 
 // gone says whether the run named in an owner is proved to be over.

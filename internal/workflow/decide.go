@@ -70,6 +70,18 @@ func (h Hold) covers(step projections.Step) bool {
 	return false
 }
 
+// Rests says whether the call that a permit allows rests under the hold.
+func (h Hold) Rests(permit events.Fact) bool {
+	switch h.Scope {
+	case HoldAll:
+		return true
+	case HoldCreates:
+		return permit.Type() == events.TypeCreateAttempted || permit.Type() == events.TypePrepareAttempted
+	case HoldNone:
+	}
+	return false
+}
+
 // calls says whether the step asks anything of the provider.
 func calls(step projections.Step) bool {
 	return step.Kind != projections.StepPresume && step.Kind != projections.StepDeadline
