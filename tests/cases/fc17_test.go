@@ -74,7 +74,7 @@ func TestFC17DeadlineEndsHangingRead(t *testing.T) {
 // holds up nobody else's.
 func TestFC17OtherProvidersGoOn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		const workers = 8
+		const workers = 16 // each of the built-in contracts has one of its own
 		h := harness.New(t, harness.Options{Workers: workers})
 		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(0, "running")},
 			simulator.On(simulator.Status, simulator.Always(), simulator.DelayBefore(time.Hour)))
