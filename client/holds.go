@@ -16,14 +16,14 @@ const (
 
 // Hold is a hold on one provider or, without a provider, on all of them.
 type Hold struct {
-	Provider   string     `json:"provider"`
+	Provider   string     `json:"provider,omitempty"`
 	Scope      string     `json:"scope"` // "" once released
-	By         string     `json:"by"`
-	KeyID      string     `json:"key_id"`
-	Why        string     `json:"why"`
-	Since      *time.Time `json:"since"`
-	Unreadable string     `json:"unreadable"` // why everything is held although nobody asked for it
-	Was        *Hold      `json:"was"`        // the one that the request ended or replaced
+	By         string     `json:"by,omitempty"`
+	KeyID      string     `json:"key_id,omitempty"`
+	Why        string     `json:"why,omitempty"`
+	Since      *time.Time `json:"since,omitempty"`
+	Unreadable string     `json:"unreadable,omitempty"` // why everything is held although nobody asked for it
+	Was        *Hold      `json:"was,omitempty"`        // the one that the request ended or replaced
 }
 
 // HoldWish asks for a hold. Replace lets a weaker scope take the place of a

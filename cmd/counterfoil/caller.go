@@ -79,6 +79,9 @@ func (a *app) show(op client.Operation) error {
 	line("operation", "%s", op.ID)
 	line("provider", "%s (account %s)", op.Provider, op.Account)
 	line("state", "%s", stateOf(op))
+	if p := op.Paused; p != nil {
+		line("paused", "by %s since %s: creates and collections rest", p.By, p.Since.UTC().Format(time.RFC3339))
+	}
 	if op.WaitingFor != "" {
 		next := ""
 		if op.NextLook != nil {
@@ -113,7 +116,7 @@ func (a *app) show(op client.Operation) error {
 		line("stray jobs", "%s", strings.Join(op.Strays, " "))
 	}
 	for _, action := range op.Allowed {
-		line("allowed", "%s %s", action.Action, strings.Join(action.Decisions, " "))
+		line("allowed", "%s", allowedText(action))
 	}
 	return w.Flush()
 }
@@ -411,7 +414,10 @@ func (a *app) decideCommand() *cobra.Command {
 		Short: "Record a decision on an operation that automation must not settle",
 		Long: `Record a decision. Kinds: abandon, extend, adopt, retry_create, resume,
 retry_collection, accept_result, mark_cancelled. Without --version it is made
-on the operation as it stands when the command reads it.`,
+on the operation as it stands when the command reads it.
+
+resume watches a job again after its deadline, or after it was lost. To end a
+pause use counterfoil resume.`,
 		Args: exactly(2, "an operation id and a kind"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

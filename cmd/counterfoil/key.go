@@ -1,0 +1,162 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+)
+
+// keyCommand works on the keys file of a data directory. A service that runs on
+// it follows the file; nothing is restarted.
+func (a *app) keyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "key", Short: "Make, list and disable API keys of a data directory",
+		Long: `Make, list and disable API keys. The commands work on DATA/keys.jsonl, whether or
+not the service runs; one that runs sees a change at the next request. Comments
+in the file do not survive a change.`,
+		Args: known, SuggestionsMinimumDistance: 2,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.keyAdd(), a.keyList(), a.keyDisable())
+	return cmd
+}
+
+// keysIn gives the keys file of a data directory that has one.
+func keysIn(data string) (string, error) {
+	path := filepath.Join(data, keysName)
+	if _, err := os.Stat(path); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return "", &coded{exitUsage, "name the directory that counterfoil serve uses; its first start makes the file and a first key", fmt.Errorf("--data %s has no %s", data, keysName)}
+		}
+		return "", fmt.Errorf("read the keys of %s: %w", data, err)
+	}
+	return path, nil
+}
+
+func (a *app) keyAdd() *cobra.Command {
+	var data, principal string
+	var operator bool
+	cmd := &cobra.Command{
+		Use: "add --principal NAME", Short: "Make a key and print it once", Args: exactly(0, "none"),
+		Long: `Make a key for a principal and print it once; only a digest is kept. A principal
+may have several keys and sees the same operations with each. --operator lets
+the key also place and release holds and read the report for operators.`,
+		RunE: func(*cobra.Command, []string) error {
+			if !contract.ValidName(principal) {
+				return usage("--principal is %q: want 1 to 64 of a-z, 0-9, _ and -", principal)
+			}
+			path, err := keysIn(data)
+			if err != nil {
+				return err
+			}
+			key, bearer, err := ingest.NewKey(rand.Reader, principal, operator, time.Now())
+			if err != nil {
+				return err
+			}
+			// A crash after this line leaves a key that nobody knows, to be disabled.
+			if err := ingest.AddKey(path, key); err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return a.json(map[string]any{"id": key.ID, "principal": key.Principal, "operator": operator, "key": bearer})
+			}
+			fmt.Fprintf(a.stderr, "key %s of principal %s%s, printed this once:\n", key.ID, key.Principal, when(operator, ", an operator's"))
+			_, err = fmt.Fprintln(a.stdout, bearer)
+			return err
+		},
+	}
+	dataFlag(cmd, &data)
+	cmd.Flags().StringVar(&principal, "principal", "", "whose key it is: 1 to 64 of a-z, 0-9, _ and -")
+	cmd.Flags().BoolVar(&operator, "operator", false, "the key may also do what is for operators")
+	return cmd
+}
+
+func (a *app) keyList() *cobra.Command {
+	var data string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the keys, without what is secret", Args: exactly(0, "none"),
+		RunE: func(*cobra.Command, []string) error {
+			path, err := keysIn(data)
+			if err != nil {
+				return err
+			}
+			list, err := ingest.ListKeys(path)
+			if err != nil {
+				return err
+			}
+			type line struct {
+				ID        string    `json:"id"`
+				Principal string    `json:"principal"`
+				Created   time.Time `json:"created"`
+				Operator  bool      `json:"operator"`
+				Disabled  bool      `json:"disabled"`
+			}
+			lines := []line{}
+			for _, k := range list {
+				lines = append(lines, line{k.ID, k.Principal, k.Created, k.Operates(), k.Disabled})
+			}
+			if a.output == "json" {
+				return a.json(map[string]any{"keys": lines})
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+			for _, k := range lines {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.ID, k.Principal, k.Created.UTC().Format(time.RFC3339), firstOf(when(k.Operator, "operator"), "-"), firstOf(when(k.Disabled, "disabled"), "-"))
+			}
+			return w.Flush()
+		},
+	}
+	dataFlag(cmd, &data)
+	return cmd
+}
+
+func (a *app) keyDisable() *cobra.Command {
+	var data string
+	cmd := &cobra.Command{
+		Use: "disable ID", Short: "Let nobody in with a key any more", Args: exactly(1, "one key id"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := keysIn(data)
+			if err != nil {
+				return err
+			}
+			key, err := ingest.DisableKey(path, args[0])
+			if errors.Is(err, ingest.ErrNoKey) {
+				return &coded{exitUsage, "counterfoil key list shows the ids; an id is the part of a key between cf_ and the dot", err}
+			}
+			if err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return a.json(map[string]any{"id": key.ID, "principal": key.Principal, "disabled": true})
+			}
+			if _, err := fmt.Fprintf(a.stdout, "key %s of principal %s is disabled\n", key.ID, key.Principal); err != nil {
+				return err
+			}
+			list, err := ingest.ListKeys(path)
+			if err != nil {
+				return err
+			}
+			for _, k := range list {
+				if k.Operates() && !k.Disabled {
+					return nil
+				}
+			}
+			fmt.Fprintln(a.stderr, "no operator is left: counterfoil key add --operator makes one")
+			return nil
+		},
+	}
+	dataFlag(cmd, &data)
+	return cmd
+}
+
+func dataFlag(cmd *cobra.Command, data *string) {
+	cmd.Flags().StringVar(data, "data", "counterfoil-data", "data directory")
+}
