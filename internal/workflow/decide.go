@@ -250,6 +250,11 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 		}
 		return Decision{Step: step, Effect: LookUp{Timeout: timeout}}, true
 	case projections.StepRead:
+		if s.Job.ID == "" { // of a job that a webhook named: another account may have one of that id
+			if d, changed := pinned(s, w, step); changed {
+				return d, true
+			}
+		}
 		cut := timeout
 		end := s.Dates.Result
 		if cancelling := s.Phase == projections.PhaseCancelRequested || s.Phase == projections.PhaseCancelling; cancelling && !s.Dates.Cancel.IsZero() {
@@ -389,10 +394,11 @@ func deferred(w World, step projections.Step, s projections.State, why events.De
 		if why == events.DeferTargetChanged {
 			class = events.ErrorPolicy
 		}
-		return Decision{Step: step, Fact: &events.LookupAnswered{
-			Outcome: events.LookupFailed,
-			Call:    events.Call{AsOf: s.Sequence, Class: class, Code: string(why), Message: detail},
-		}}
+		call := events.Call{AsOf: s.Sequence, Class: class, Code: string(why), Message: detail}
+		if step.Kind == projections.StepRead {
+			return Decision{Step: step, Fact: &events.ObservationFailed{JobID: step.JobID, Prompt: step.Prompt, Call: call}}
+		}
+		return Decision{Step: step, Fact: &events.LookupAnswered{Outcome: events.LookupFailed, Call: call}}
 	}
 	return Decision{Step: step, Fact: &events.StepDeferred{
 		Until: w.Now.Add(s.RestFor()), Reason: why, Detail: detail,

@@ -308,6 +308,14 @@ func TestDecide(t *testing.T) {
 		{"unknown: account changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, another, "create; deferred until 1m1s: target_changed, account differs from the unresolved attempt's"},
 		{"unknown: credential changed", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, rotated, "create; deferred until 1m1s: target_changed, credential differs from the unresolved attempt's"},
 		{"unknown: credential missing", projections.PhaseCreateUnknown, func(y *story) { unknown(y, deduplicated) }, time.Minute, missing, "create; deferred until 1m1s: credential_missing, no key"},
+		{"unknown: a job that a webhook named is not read as somebody else", projections.PhaseCreateUnknown, func(y *story) {
+			unknown(y, noLookup, deduplicated)
+			y.put(&events.WebhookReceived{JobID: "j-1", Exact: true})
+		}, 0, rotated, "read; deferred until 1s: target_changed, credential differs from the unresolved attempt's"},
+		{"quarantined: nor there", projections.PhaseQuarantined, func(y *story) {
+			unknown(y, noLookup)
+			y.put(&events.WebhookReceived{JobID: "j-1", Exact: true})
+		}, 0, rotated, "read; observation.failed/other"},
 		{"unknown: look-up elsewhere", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, elsewhere, "lookup; deferred until 1m1s: target_changed, origin differs from the unresolved attempt's"},
 		{"unknown: look-up without credential", projections.PhaseCreateUnknown, func(y *story) { unknown(y) }, time.Minute, missing, "lookup; deferred until 1m1s: credential_missing, no key"},
 		{"quarantined, unknown: nothing can tell", projections.PhaseQuarantined, func(y *story) { unknown(y, noLookup) }, time.Minute, nil, "nothing"},

@@ -192,6 +192,11 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 			t.Fatalf("collects without a permit: %s", describe(d))
 		}
 	case workflow.ReadStatus:
+		for _, try := range y.s.Creates.List {
+			if e.Claim && try.Unresolved() && !y.s.RiskAccepted && w.Target.Missing == "" && try.Identity != w.Target.Identity {
+				t.Fatalf("reads a job it does not own as %+v beside unresolved %+v", w.Target, try)
+			}
+		}
 		if d.Fact != nil || e.JobID == "" || e.Timeout <= 0 || e.Timeout > y.s.Intent.Policy.RequestTimeout {
 			t.Fatalf("%+v", e)
 		}

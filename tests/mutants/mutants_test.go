@@ -8,8 +8,9 @@
 //
 // Not here, because other guards make up for them: row 9 over an attempt that an
 // absence covers (20,000 seeds saw no difference: the next permit follows within
-// moments and its answer leads to the same phase), and as_of alone in row 12
-// (the time at which the look-up left is stricter).
+// moments and its answer leads to the same phase), as_of alone in row 12 (the time
+// at which the look-up left is stricter), and a create before its upload (the
+// contract cannot build it).
 package mutants
 
 import (
@@ -44,6 +45,7 @@ const (
 	pollerFile    = "internal/poller/poller.go"
 	callsFile     = "internal/poller/calls.go"
 	projectorFile = "internal/projector/projector.go"
+	releaseFile   = "internal/projector/release.go"
 	decideFile    = "internal/workflow/decide.go"
 	tableFile     = "projections/table.go"
 	guardsFile    = "projections/guards.go"
@@ -133,6 +135,22 @@ func mutants() []mutant {
 	}
 	if err != nil {`},
 			},
+		},
+		{
+			name: "hold-ignored", why: "creates leave although an operator holds them", quick: true, runs: 3000,
+			edits: []edit{{decideFile, `case w.Hold.covers(step):`, `case w.Hold.covers(step) && step.Kind != projections.StepCreate:`}},
+		},
+		{
+			name: "hold-never-over", why: "nobody ends the rest of operations whose hold is over", runs: 3000,
+			edits: []edit{{releaseFile, `if fact == nil {`, `if fact == nil || s.Operation != "" {`}},
+		},
+		{
+			name: "another-identity", why: "another credential repeats what an unresolved create may have made", runs: 20000,
+			edits: []edit{{decideFile, `case t.Identity != w.Target.Identity:`, `case t.Identity != w.Target.Identity && step.Kind != projections.StepCreate:`}},
+		},
+		{
+			name: "older-jobs", why: "jobs from before the first attempt are taken for candidates", quick: true, runs: 3000,
+			edits: []edit{{callsFile, `if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from) {`, `if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from.AddDate(-1, 0, 0)) {`}},
 		},
 		{
 			name: "presumed-early", why: "an attempt is presumed while its request may be on the wire", runs: 3000,

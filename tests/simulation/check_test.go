@@ -139,6 +139,10 @@ func (w *world) attention() {
 		if !ok {
 			continue
 		}
+		// Who was dead is back by then, and has taken over.
+		if now := w.clock.Now(); w.healthy && now.After(w.healed.Add(4*time.Minute)) && workflow.Released(s, now, workflow.Hold{}) != nil {
+			w.violate("%s still rests, %s, long after the last hold", op.id, s.Because)
+		}
 		next, some := projections.Next(s)
 		if !some {
 			if s.Phase.Live() {

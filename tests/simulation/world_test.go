@@ -38,6 +38,7 @@ type world struct {
 
 	hold              workflow.Hold // as operators placed it
 	heldAt, heldAllAt time.Time
+	healed            time.Time
 
 	healthy bool
 	moved   bool // something was stored or acknowledged since attention was checked
@@ -433,7 +434,7 @@ func (w *world) longStop() time.Duration {
 
 // heal ends all faults: who is stopped goes on, and who is dead comes back.
 func (w *world) heal() {
-	w.healthy = true
+	w.healthy, w.healed = true, w.clock.Now()
 	w.logf("no more faults")
 	w.release()
 	for _, a := range w.actors {
