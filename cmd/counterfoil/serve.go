@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -139,7 +139,7 @@ const (
 // open starts the store and builds the service over it. builtin replaces the
 // built-in contracts if it is not nil; change may alter the
 // configuration, for demonstrations and drills. What can be refused is refused
-// before the data directory is touched.
+// before the data directory is touched, but for the credentials file in it.
 func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, change func(*wire.Config)) (_ *local, err error) {
 	if builtin == nil {
 		builtin = contracts.FS
@@ -168,12 +168,20 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		}
 	}
 	clock := wire.NewSystemClock()
-	credentials, err := wire.OpenCredentials(wire.CredentialsConfig{
-		Path: cmp.Or(o.CredsFile, filepath.Join(o.Data, credentialsName)), Optional: o.CredsFile == "",
-		Contracts: parsed, AllowHTTP: o.AllowHTTP, Now: clock.Now, Log: log,
-	})
-	if err != nil {
-		return nil, &coded{exitUsage, "docs/CREDENTIALS.md has the form of the file", err}
+	follow := func(path string, optional bool) (*wire.Credentials, error) {
+		file, err := wire.OpenCredentials(wire.CredentialsConfig{
+			Path: path, Optional: optional, Contracts: parsed, AllowHTTP: o.AllowHTTP, Now: clock.Now, Log: log,
+		})
+		if err != nil {
+			return nil, &coded{exitUsage, "docs/CREDENTIALS.md has the form of the file", err}
+		}
+		return file, nil
+	}
+	var credentials *wire.Credentials
+	if o.CredsFile != "" {
+		if credentials, err = follow(o.CredsFile, false); err != nil {
+			return nil, err
+		}
 	}
 	if o.Workers < 1 || o.Workers > 1024 {
 		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
@@ -201,6 +209,13 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	l.broker, err = broker.Start(broker.Config{Dir: o.Data, Run: run, Now: clock.Now, Sync: broker.Sync(o.Sync), Logger: log})
 	if err != nil {
 		return nil, dataHint(err)
+	}
+	if o.CredsFile == "" {
+		// Not before the directory is known to be ours: a file of that name in
+		// another is not for us, and it is the directory that is wrong.
+		if credentials, err = follow(filepath.Join(o.Data, credentialsName), true); err != nil {
+			return nil, err
+		}
 	}
 	l.nats, err = journal.Connect(ctx, journal.Config{Dial: l.broker.InProcess, Name: "counterfoil", Replicas: 1, Logger: log})
 	if err != nil {
@@ -318,6 +333,8 @@ func dataHint(err error) error {
 		return &coded{exitFailure, "one process at a time uses a data directory; stop the other, or name another with --data", err}
 	case errors.Is(err, broker.ErrForeign):
 		return &coded{exitFailure, "name an empty or new directory with --data", err}
+	case errors.Is(err, syscall.ENOTDIR):
+		return &coded{exitFailure, "name a directory with --data, also one that is not there yet", err}
 	case errors.Is(err, broker.ErrNewer):
 		return &coded{exitFailure, "run the program version that wrote it, or a newer one", err}
 	}

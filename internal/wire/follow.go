@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/contract"
@@ -140,7 +141,7 @@ func (c *Credentials) lookLocked() {
 	c.looked, c.status.Path = now, c.cfg.Path
 	info, err := os.Stat(c.cfg.Path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && c.cfg.Optional && c.current.Load() == nil:
+	case (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) && c.cfg.Optional && c.current.Load() == nil:
 		c.status.Problem, c.status.Since = "", time.Time{} // none is needed
 		return
 	case err != nil:
