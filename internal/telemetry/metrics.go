@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/poller"
@@ -37,11 +38,14 @@ var (
 	syncBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5}
 )
 
-// Config of Metrics. Disk may be nil.
+// Config of Metrics. Disk and Holds may be nil.
 type Config struct {
 	Build string // program version
 	Now   func() time.Time
 	Disk  Disk
+	// Holds says how many holds are in force that rest creates, and that rest
+	// all calls; known is false while nobody here can know.
+	Holds func() (creates, all int, known bool)
 }
 
 // Disk says how much is free.
@@ -55,6 +59,7 @@ type Disk interface {
 type Metrics struct {
 	now      func() time.Time
 	disk     Disk
+	holds    func() (creates, all int, known bool)
 	registry *prometheus.Registry
 
 	lateness prometheus.Histogram
@@ -63,7 +68,7 @@ type Metrics struct {
 	refusals *prometheus.CounterVec
 	sync     prometheus.Histogram
 
-	open, lag, free, reserve *prometheus.Desc
+	open, lag, free, reserve, held *prometheus.Desc
 
 	mu sync.Mutex
 	// Guarded by mu, by partition: how many operations stand where, and since when
@@ -75,7 +80,7 @@ type Metrics struct {
 // New makes the series, in a registry of their own.
 func New(cfg Config) *Metrics {
 	m := &Metrics{
-		now: cfg.Now, disk: cfg.Disk, registry: prometheus.NewRegistry(),
+		now: cfg.Now, disk: cfg.Disk, holds: cfg.Holds, registry: prometheus.NewRegistry(),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "counterfoil_wakeup_lateness_seconds", Buckets: lateBuckets,
 			Help: "How long after its time a wake-up reached a worker. One that is delivered again counts again.",
@@ -104,6 +109,8 @@ func New(cfg Config) *Metrics {
 			"Bytes that may still be written where the data directory is.", nil, nil),
 		reserve: prometheus.NewDesc("counterfoil_disk_reserve_bytes",
 			"Free bytes below which no new operation and no create is begun.", nil, nil),
+		held: prometheus.NewDesc("counterfoil_holds",
+			"Holds of operators in force, by what they rest: creates, or all calls.", []string{"scope"}, nil),
 		counts: map[string]map[projector.Standing]int{}, behind: map[string]time.Time{},
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -242,7 +249,7 @@ type derived struct{ m *Metrics }
 
 // Describe implements [prometheus.Collector].
 func (d derived) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{d.m.open, d.m.lag, d.m.free, d.m.reserve} {
+	for _, desc := range []*prometheus.Desc{d.m.open, d.m.lag, d.m.free, d.m.reserve, d.m.held} {
 		out <- desc
 	}
 }
@@ -261,6 +268,12 @@ func (d derived) Collect(out chan<- prometheus.Metric) {
 	}
 	_, lag := d.m.Projected()
 	gauge(d.m.lag, lag.Seconds())
+	if d.m.holds != nil {
+		if creates, all, known := d.m.holds(); known {
+			gauge(d.m.held, float64(creates), string(events.HoldCreates))
+			gauge(d.m.held, float64(all), string(events.HoldAll))
+		}
+	}
 	if d.m.disk == nil {
 		return
 	}

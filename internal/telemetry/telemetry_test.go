@@ -183,6 +183,19 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+func TestHolds(t *testing.T) {
+	known := false
+	m := New(Config{Now: newWatch().now, Holds: func() (int, int, bool) { return 2, 1, known }})
+	same(t, scrape(t, m, "counterfoil_holds"))
+	known = true
+	same(t, scrape(t, m, "counterfoil_holds"), `counterfoil_holds{scope="all"} 1`, `counterfoil_holds{scope="creates"} 2`)
+	full(m)
+	problems, err := testutil.GatherAndLint(m.registry)
+	if err != nil || len(problems) > 0 {
+		t.Error(problems, err)
+	}
+}
+
 // slow takes time to store.
 type slow struct {
 	journal.Store
@@ -309,7 +322,7 @@ func TestSeriesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Now: newWatch().now, Disk: &space{}})
+	m := New(Config{Now: newWatch().now, Disk: &space{}, Holds: func() (int, int, bool) { return 0, 0, true }})
 	full(m)
 	m.Exchange(poller.Exchange{Provider: "example", Step: projections.StepRead, Outcome: "2xx"})
 	m.Refused(ingest.CodeInvalid)

@@ -145,6 +145,24 @@ func (h *holds) permits() error {
 	return nil
 }
 
+// count gives how many holds are in force by scope; known is false while they
+// are not read, or were read too long ago.
+func (h *holds) count() (creates, all int, known bool) {
+	if h.permits() != nil {
+		return 0, 0, false
+	}
+	for _, hold := range h.known.Load().list {
+		switch hold.Scope {
+		case events.HoldNone:
+		case events.HoldCreates:
+			creates++
+		case events.HoldAll:
+			all++
+		}
+	}
+	return creates, all, true
+}
+
 // hold gives what rests for a provider. Everything does before the first
 // reading; after it, the last one counts.
 func (h *holds) hold(provider string) workflow.Hold {

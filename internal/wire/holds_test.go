@@ -65,8 +65,8 @@ func TestHoldsBeforeTheFirstReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.down.Store(true)
-		if b.holds.permits() == nil || b.holds.hold("example").Scope != workflow.HoldAll {
-			t.Error("something may leave although nothing was read")
+		if _, _, known := b.holds.count(); known || b.holds.permits() == nil || b.holds.hold("example").Scope != workflow.HoldAll {
+			t.Error("something may leave, or is counted, although nothing was read")
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -114,7 +114,14 @@ func TestHoldsAreFollowed(t *testing.T) {
 				t.Errorf("%s has %+v, want %q", provider, got, want)
 			}
 		}
+		counted := func(creates, all int, known bool) {
+			t.Helper()
+			if c, a, k := b.holds.count(); c != creates || a != all || k != known {
+				t.Errorf("counted %d, %d, %t, want %d, %d, %t", c, a, k, creates, all, known)
+			}
+		}
 		is("example", workflow.HoldNone)
+		counted(0, 0, true)
 		b.place("example", events.HoldCreates)
 		time.Sleep(holdsEvery + time.Millisecond)
 		is("example", workflow.HoldCreates)
@@ -126,10 +133,13 @@ func TestHoldsAreFollowed(t *testing.T) {
 		if d := b.holds.hold("other").Detail; !strings.Contains(d, "all providers") || !strings.Contains(d, "alice") {
 			t.Errorf("detail %q", d)
 		}
+		counted(1, 1, true)
 		b.change("", &events.HoldReleased{Who: "bob"})
 		time.Sleep(holdsEvery + time.Millisecond)
 		is("example", workflow.HoldCreates)
 		is("other", workflow.HoldNone)
+
+		counted(1, 0, true)
 
 		// A hold placed while this process cannot read.
 		b.down.Store(true)
@@ -142,6 +152,7 @@ func TestHoldsAreFollowed(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		is("example", workflow.HoldCreates) // what was read last
+		counted(0, 0, false)
 		b.down.Store(false)
 		time.Sleep(holdsEvery + time.Millisecond)
 		is("other", workflow.HoldAll)

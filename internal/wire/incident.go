@@ -35,9 +35,9 @@ type watched struct {
 }
 
 // watch makes the parts that the roles are built with.
-func watch(ctx context.Context, cfg Config) *watched {
+func watch(ctx context.Context, cfg Config, holds func() (creates, all int, known bool)) *watched {
 	w := &watched{}
-	measure := telemetry.Config{Build: cfg.Build, Now: cfg.Clock.Now}
+	measure := telemetry.Config{Build: cfg.Build, Now: cfg.Clock.Now, Holds: holds}
 	if cfg.FreeSpace != nil {
 		w.reserve = disk.New(ctx, disk.Config{Free: cfg.FreeSpace, Least: cfg.DiskReserve, Clock: cfg.Clock, Log: cfg.Log})
 		measure.Disk = w.reserve

@@ -160,7 +160,8 @@ type Service struct {
 
 // New builds the roles over a provisioned store.
 func New(ctx context.Context, cfg Config) (*Service, error) {
-	watched := watch(ctx, cfg)
+	var s *Service // the series are read when it runs
+	watched := watch(ctx, cfg, func() (creates, all int, known bool) { return s.holds.count() })
 	cfg.Store = watched.metrics.Store(cfg.Store)
 	// Before anything is appended: power loss may have taken facts that the
 	// history has seen.
@@ -171,7 +172,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if began {
 		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
 	}
-	s := &Service{cfg: cfg, watched: watched, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
+	s = &Service{cfg: cfg, watched: watched, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}

@@ -269,6 +269,7 @@ func TestHealthPages(t *testing.T) {
 			}
 		}
 		want(t, "calls", series(t, h, `counterfoil_provider_calls_total{call="create",outcome="2xx",provider="example"}`), "1")
+		want(t, "holds", series(t, h, `counterfoil_holds{scope="all"}`), "0")
 		if a := ask(t, h, "GET", "/metrics", ""); a.status != 404 {
 			t.Errorf("metrics where callers come: %d", a.status)
 		}
