@@ -439,9 +439,24 @@ type Result struct {
 }
 
 // Result reads the result. Before it is there the error is a [*Problem] with
-// code result_not_ready.
+// code result_not_ready. A result of several files is the list of them.
 func (c *Client) Result(ctx context.Context, id string) (*Result, error) {
-	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"/result", nil, nil)
+	return c.result(ctx, id, "")
+}
+
+// ResultFile reads one file of a result of several: by the name it has in the
+// list that [Client.Result] gives, or by its place in it from 0. A file that is
+// not in the list, or a result that is no list, is a [*Problem] with code
+// validation_failed that names the files.
+func (c *Client) ResultFile(ctx context.Context, id, file string) (*Result, error) {
+	if file == "" {
+		return nil, errors.New("no file is named")
+	}
+	return c.result(ctx, id, "?"+url.Values{"file": {file}}.Encode())
+}
+
+func (c *Client) result(ctx context.Context, id, query string) (*Result, error) {
+	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"/result"+query, nil, nil)
 	if err != nil {
 		return nil, err
 	}

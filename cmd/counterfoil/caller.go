@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -345,15 +346,26 @@ func (a *app) listCommand() *cobra.Command {
 }
 
 func (a *app) resultCommand() *cobra.Command {
-	var to string
+	var to, file string
 	cmd := &cobra.Command{
-		Use: "result OPERATION", Short: "Write the collected result to standard output or a file", Args: exactly(1, "one operation id"),
+		Use: "result OPERATION", Short: "Write the collected result to standard output or a file",
+		Long: `Write the collected result to standard output or a file. A result of several
+files is a JSON list of them; --file gives one, by its name there or by its place
+in the list, which begins at 0.`,
+		Args: exactly(1, "one operation id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			r, err := c.Result(cmd.Context(), args[0])
+			read := c.Result
+			if cmd.Flags().Changed("file") {
+				if file == "" {
+					return usage("--file is empty: want a file's name or place in the list")
+				}
+				read = func(ctx context.Context, id string) (*client.Result, error) { return c.ResultFile(ctx, id, file) }
+			}
+			r, err := read(cmd.Context(), args[0])
 			if err != nil {
 				var problem *client.Problem
 				if errors.As(err, &problem) && problem.Code == "result_not_ready" {
@@ -380,6 +392,7 @@ func (a *app) resultCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "file to write to")
+	cmd.Flags().StringVar(&file, "file", "", "one file of a result of several: NAME, or its place from 0")
 	return cmd
 }
 

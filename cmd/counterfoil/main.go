@@ -113,6 +113,13 @@ func (a *app) exit(err error) int {
 		return int(outcome)
 	case errors.As(err, &problem):
 		fmt.Fprintf(a.stderr, "counterfoil: %v\n", problem)
+		for _, e := range problem.Errors {
+			allowed := ""
+			if len(e.Allowed) > 0 {
+				allowed = "; allowed: " + strings.Join(e.Allowed, ", ")
+			}
+			fmt.Fprintf(a.stderr, "  %s\n", printable(e.Field+": "+e.Message+allowed))
+		}
 		if problem.Hint != "" {
 			fmt.Fprintf(a.stderr, "hint: %s\n", problem.Hint)
 		}

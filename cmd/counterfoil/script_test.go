@@ -104,6 +104,7 @@ func served(ts *testscript.TestScript, neg bool, args []string) {
 	s.mount("example", "fails", steps(quick, "queued", "failed"))
 	s.mount("example-ask", "lost", steps(quick, "running", "succeeded"),
 		simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
+	s.mount("openai-batches", "default", steps(quick, "queued", "running", "partial"))
 	ts.Check(s.open(context.Background()))
 	s.work("1", nil)
 	ts.Defer(func() {

@@ -9,6 +9,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -553,6 +554,41 @@ func TestEndToEnd(t *testing.T) {
 	}
 	if second, err = c.Decide(ctx, second.ID, second.Version, "d1", client.Decision{Kind: "abandon", Why: "no"}); err != nil || second.State != "abandoned" {
 		t.Errorf("decide: %s %v", second.State, err)
+	}
+
+	// Of a result of several files, one.
+	files, _, err := c.Submit(ctx, "k-files", submission)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.op = files.ID
+	for _, line := range []string{"attempted", "accepted job-9", "observed succeeded", "collected-files output=one errors=two"} {
+		h.play(line)
+	}
+	for op, err := range c.Watch(ctx, files.ID) {
+		if err != nil || op.Terminal && op.State != "succeeded" {
+			t.Fatal(op.State, err)
+		}
+	}
+	for file, want := range map[string]string{"output": "one", "1": "two"} {
+		r, err := c.ResultFile(ctx, files.ID, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r.Body)
+		if err = errors.Join(err, r.Body.Close()); err != nil || string(data) != want || r.MediaType != "application/jsonl" {
+			t.Errorf("file %s is %q of %s: %v", file, data, r.MediaType, err)
+		}
+	}
+	if _, err := c.ResultFile(ctx, files.ID, "x&unaccepted=true"); !errors.As(err, &problem) || problem.Code != "validation_failed" ||
+		len(problem.Errors) != 1 || !slices.Equal(problem.Errors[0].Allowed, []string{"output", "errors"}) {
+		t.Errorf("a file that is none: %v", err)
+	}
+	if _, err := c.ResultFile(ctx, op.ID, "0"); !errors.As(err, &problem) || problem.Code != "validation_failed" {
+		t.Errorf("a file of a result that is one: %v", err)
+	}
+	if _, err := c.ResultFile(ctx, op.ID, ""); err == nil || errors.As(err, &problem) {
+		t.Errorf("no name: %v", err)
 	}
 
 	// A wait ends when the server stops, long before its time.
