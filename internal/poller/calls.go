@@ -223,11 +223,8 @@ func (p *Poller) call(ctx context.Context, s projections.State, asOf uint64, a o
 	p.heard(s, a, reading)
 	call := events.Call{
 		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)),
-		Class: reading.Class, Code: reading.Code, Message: reading.Message, RetryAt: reading.RetryAt,
+		Class: reading.Class, Code: reading.Code, Message: message(reading), RetryAt: reading.RetryAt,
 		RequestID: requestID(a),
-	}
-	if reading.Detail != "" && call.Message == "" {
-		call.Message = reading.Detail
 	}
 	if len(a.Body) == 0 {
 		return call, nil
@@ -248,6 +245,24 @@ func (p *Poller) call(ctx context.Context, s projections.State, asOf uint64, a o
 	}
 	call.Body = digest
 	return call, nil
+}
+
+// message is what a fact says in words, messageLimit bytes at most. Where the
+// answer could not be read, why comes first and then what there was of it: an
+// excerpt does not show that a body was cut. Where it could, a part of the
+// contract that failed beside it does not stand before the provider's words.
+func message(f contract.Failure) string {
+	switch detail := f.Detail; {
+	case detail == "":
+		return f.Message
+	case f.Message == "":
+		return httprule.Excerpt([]byte(detail), messageLimit)
+	case f.Class != events.ErrorUnreadable && f.Class != events.ErrorTooLarge:
+		return f.Message
+	default:
+		detail = httprule.Excerpt([]byte(detail), messageLimit/2) + ": "
+		return detail + httprule.Excerpt([]byte(f.Message), messageLimit-len(detail))
+	}
 }
 
 // requestID is the provider's own name of the exchange, if it gave one.

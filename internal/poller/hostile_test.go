@@ -161,6 +161,9 @@ func TestAnswersThatAreNone(t *testing.T) {
 				if recorded.Class != "" && recorded.Status < 300 && recorded.Code == "" && recorded.Message == "" {
 					t.Error("nothing says why")
 				}
+				if c.name == "body cut" && recorded.Class == events.ErrorUnreadable && !strings.HasPrefix(recorded.Message, "the body was cut: ") {
+					t.Errorf("%q does not say that it was cut", recorded.Message)
+				}
 				if s := h.state(); s.Phase.Terminal() || call == "status" && s.Job.Remote != "" || call == "create" && s.Job.ID != "" {
 					t.Errorf("%s, job %+v", s.Phase, s.Job)
 				}

@@ -3,11 +3,14 @@ package poller
 import (
 	"bytes"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 )
 
 func TestStoredRequests(t *testing.T) {
@@ -58,4 +61,31 @@ func FuzzDecodeRequest(f *testing.F) {
 			t.Errorf("%v\n%s", err, cmp.Diff(r, again))
 		}
 	})
+}
+
+func TestMessage(t *testing.T) {
+	long := httprule.Excerpt([]byte(strings.Repeat("word ", 1000)), messageLimit)
+	for _, c := range []struct {
+		name string
+		f    contract.Failure
+		want string
+	}{
+		{"nothing", contract.Failure{Class: events.ErrorServer}, ""},
+		{"words", contract.Failure{Class: events.ErrorRefused, Message: "no room"}, "no room"},
+		{"a reason alone", contract.Failure{Class: events.ErrorUnreadable, Detail: "the body is empty"}, "the body is empty"},
+		{"cut", contract.Failure{Class: events.ErrorUnreadable, Detail: "the body was cut", Message: `{"job`}, `the body was cut: {"job`},
+		{"too large", contract.Failure{Class: events.ErrorTooLarge, Detail: "the body has more than 9 bytes", Message: "x"}, "the body has more than 9 bytes: x"},
+		{"a field beside the words", contract.Failure{Class: events.ErrorRefused, Detail: "status.read.progress: no such key", Message: "no room"}, "no room"},
+		{"a field of a good answer", contract.Failure{Detail: "status.read.progress: no such key"}, "status.read.progress: no such key"},
+	} {
+		if got := message(c.f); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	for _, detail := range []string{"the body was cut", strings.Repeat("detail ", 100)} {
+		got := message(contract.Failure{Class: events.ErrorUnreadable, Detail: detail, Message: long})
+		if len(got) > messageLimit || !strings.HasPrefix(got, detail[:16]) || !strings.HasSuffix(got, "(cut, 5000 bytes)") || !strings.Contains(got, ": word word") {
+			t.Errorf("%d bytes: %q", len(got), got)
+		}
+	}
 }
