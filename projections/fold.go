@@ -220,6 +220,9 @@ func (f *folding) closeAttempt() {
 			return
 		}
 		f.settle(&f.s.Prepares, t, prepareStatus(fact.Outcome), fact.Outcome == events.PreparePresumed)
+		if fact.Step != f.s.Ready { // of one that is done already
+			f.s.Prepares.drop(fact.Attempt)
+		}
 	case *events.CreateAnswered:
 		t := f.s.Creates.find(fact.Attempt)
 		if t == nil {

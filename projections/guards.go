@@ -144,7 +144,7 @@ func (f *folding) numbered(tries *Tries) bool {
 func (f *folding) mayCreate() bool {
 	s := f.s
 	switch {
-	case s.Creates.Open() != nil:
+	case f.calling():
 		f.reason = ReasonAttemptOpen
 	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Creates), s.Ready < s.Intent.Promises.Prepares:
 		f.reason = ReasonNotApplicable
@@ -164,7 +164,7 @@ func (f *folding) mayCreate() bool {
 func (f *folding) mayPrepare() bool {
 	s := f.s
 	switch {
-	case s.Prepares.Open() != nil, s.Creates.Open() != nil:
+	case f.calling():
 		f.reason = ReasonAttemptOpen
 	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Prepares),
 		s.Ready >= s.Intent.Promises.Prepares, f.fact.(*events.PrepareAttempted).Step != s.Ready:
@@ -188,7 +188,7 @@ func (f *folding) prepares(status AttemptStatus) bool {
 		return false
 	}
 	t := f.s.Prepares.find(a.Attempt)
-	return a.Step == f.s.Ready && t != nil && t.Status == status
+	return a.Step == f.s.Ready && a.Step < f.s.Intent.Promises.Prepares && t != nil && t.Status == status
 }
 
 // tokenHolds says whether the provider promises to answer a repeated token with

@@ -210,7 +210,10 @@ var transitions = []Row{
 		Then: func(f *folding) {
 			f.s.Ready++
 			f.s.Prepared = append(f.s.Prepared, f.fact.(*events.PrepareAnswered).Values...)
-			f.s.Prepares.List, f.s.Prepares.Streak = nil, 0
+			// A second call of the same preparation may be running; what follows waits
+			// for it, since calls with side effects do not overlap.
+			f.s.Prepares.List = slices.DeleteFunc(f.s.Prepares.List, func(t Try) bool { return t.Status != AttemptOpen })
+			f.s.Prepares.Streak = 0
 		},
 	},
 	{

@@ -3,6 +3,8 @@ package poller
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -179,7 +181,7 @@ func TestRun(t *testing.T) {
 	bubble(t, "no more leases than workers", func(t *testing.T) {
 		h := newHouse(t, changes{})
 		var leased, most atomic.Int64
-		fetch := func(ctx context.Context, limit int) ([]Lease, error) {
+		fetch := func(ctx context.Context, limit int, _ time.Duration) ([]Lease, error) {
 			if limit != 1 {
 				t.Errorf("fetches %d", limit)
 			}
@@ -198,10 +200,44 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d leases at once with 2 workers", most.Load())
 		}
 	})
+	bubble(t, "waits long with a worker of its own, and a moment with one of all", func(t *testing.T) {
+		for _, c := range []struct {
+			providers, workers int
+			want               []time.Duration
+		}{
+			{3, 5, []time.Duration{waitShared}},
+			{3, 6, []time.Duration{waitOwn, waitShared}},
+			{1, 1, []time.Duration{waitShared}},
+		} {
+			h := newHouse(t, changes{})
+			waits := map[time.Duration]bool{}
+			var mu sync.Mutex
+			fetch := func(ctx context.Context, _ int, wait time.Duration) ([]Lease, error) {
+				mu.Lock()
+				waits[wait] = true
+				mu.Unlock()
+				time.Sleep(time.Second)
+				// Busy for longer than the next fetch takes, so that both are used.
+				return []Lease{&slow{lease: lease{operation: operation}, done: func() { time.Sleep(5 * time.Second) }}}, nil
+			}
+			h.put(&events.CancelRequested{Who: "team-a"})
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			if err := h.poller.Run(ctx, slices.Repeat([]Fetch{fetch}, c.providers), c.workers); err != nil {
+				t.Error(err)
+			}
+			stop()
+			if got := slices.SortedFunc(maps.Keys(waits), func(a, b time.Duration) int { return int(b - a) }); !slices.Equal(got, c.want) {
+				t.Errorf("%d workers for %d providers wait %v, want %v", c.workers, c.providers, got, c.want)
+			}
+		}
+	})
 	bubble(t, "a store that does not answer is asked again", func(t *testing.T) {
 		h := newHouse(t, changes{})
 		asked := 0
-		fetch := func(context.Context, int) ([]Lease, error) { asked++; return nil, errors.New("store is gone") }
+		fetch := func(context.Context, int, time.Duration) ([]Lease, error) {
+			asked++
+			return nil, errors.New("store is gone")
+		}
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 		defer stop()
 		if err := h.poller.Run(ctx, []Fetch{fetch}, 1); err != nil || asked != 11 {
@@ -211,7 +247,7 @@ func TestRun(t *testing.T) {
 	bubble(t, "stops when the last worker is done", func(t *testing.T) {
 		h := newHouse(t, changes{})
 		due, handed := h.due(), false
-		fetch := func(ctx context.Context, _ int) ([]Lease, error) {
+		fetch := func(ctx context.Context, _ int, _ time.Duration) ([]Lease, error) {
 			if handed {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -250,7 +286,7 @@ func TestRun(t *testing.T) {
 		h.caller.then(says(201, accepts))
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		if err := h.poller.Run(ctx, []Fetch{FromJournal(leases, time.Second)}, 1); err != nil {
+		if err := h.poller.Run(ctx, []Fetch{FromJournal(leases)}, 1); err != nil {
 			t.Error(err)
 		}
 		if _, pending, err := h.journal.PendingWake(t.Context(), operation); pending || err != nil {

@@ -148,9 +148,16 @@ func New(cfg Config) *Poller {
 	return &Poller{cfg: cfg, busy: map[string]chan struct{}{}, paces: map[string]*pace{}}
 }
 
-// Fetch gives up to limit leases of one provider, waiting a while for the
+// Fetch gives up to limit leases of one provider, waiting so long for the
 // first; none is not an error.
-type Fetch func(ctx context.Context, limit int) ([]Lease, error)
+type Fetch func(ctx context.Context, limit int, wait time.Duration) ([]Lease, error)
+
+// How long a fetch waits for the first wake-up, and holds a free worker
+// meanwhile: one that the others could use is held for a moment only.
+const (
+	waitOwn    = 5 * time.Second
+	waitShared = 100 * time.Millisecond
+)
 
 // Run works with so many workers until ctx ends, which is not an error; it
 // returns when the last worker is done. Where there are two for each provider
@@ -207,7 +214,11 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, o
 		if ctx.Err() != nil { // also where a worker was free: nothing is leased any more
 			return
 		}
-		leases, err := fetch(ctx, 1)
+		wait := waitShared
+		if place == own {
+			wait = waitOwn
+		}
+		leases, err := fetch(ctx, 1, wait)
 		if err != nil && ctx.Err() == nil {
 			// Nothing was leased, so nothing is lost: the wake-ups stay where
 			// they are until the store answers again.
@@ -430,10 +441,9 @@ func (p *Poller) outlive(ctx context.Context) (context.Context, context.CancelFu
 	}
 }
 
-// FromJournal gives the leases of one provider as the journal hands them out,
-// waiting so long for the first.
-func FromJournal(leases *journal.Leases, wait time.Duration) Fetch {
-	return func(ctx context.Context, limit int) ([]Lease, error) {
+// FromJournal gives the leases of one provider as the journal hands them out.
+func FromJournal(leases *journal.Leases) Fetch {
+	return func(ctx context.Context, limit int, wait time.Duration) ([]Lease, error) {
 		list, err := leases.Fetch(ctx, limit, wait)
 		out := make([]Lease, 0, len(list))
 		for _, l := range list {

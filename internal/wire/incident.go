@@ -178,8 +178,8 @@ func (o observer) Moved(partition string, before, after projections.State) {
 
 // timed measures how late wake-ups reach a worker.
 func (s *Service) timed(fetch poller.Fetch) poller.Fetch {
-	return func(ctx context.Context, limit int) ([]poller.Lease, error) {
-		list, err := fetch(ctx, limit)
+	return func(ctx context.Context, limit int, wait time.Duration) ([]poller.Lease, error) {
+		list, err := fetch(ctx, limit, wait)
 		for _, lease := range list {
 			s.metrics.Woken(lease.At())
 		}

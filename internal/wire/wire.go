@@ -372,14 +372,6 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	return group.Wait()
 }
 
-// fetchWait is how long a fetch waits for the first wake-up, and holds a free
-// worker meanwhile; fetchWaitFew is the same where there are few workers for
-// the providers.
-const (
-	fetchWait    = 5 * time.Second
-	fetchWaitFew = 100 * time.Millisecond
-)
-
 // RunPoller runs one poller under a name of its own.
 func (s *Service) RunPoller(ctx context.Context, name string) error {
 	store, call := s.cfg.Store, poller.Caller(s.clocks.Through(s.outbound))
@@ -401,17 +393,13 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	wait := fetchWait
-	if s.cfg.Workers < 2*len(providers) {
-		wait = fetchWaitFew
-	}
 	var fetches []poller.Fetch
 	for _, provider := range providers {
 		leases, err := j.Leases(ctx, provider)
 		if err != nil {
 			return fmt.Errorf("join the wake-ups of %s: %w", provider, err)
 		}
-		fetches = append(fetches, s.timed(poller.FromJournal(leases, wait)))
+		fetches = append(fetches, s.timed(poller.FromJournal(leases)))
 	}
 	// Before the first lease: what is held is known before anything can leave.
 	if err := s.holds.begin(ctx); err != nil {

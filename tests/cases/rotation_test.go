@@ -390,6 +390,7 @@ func TestPrincipalsAndAccounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		h.Wait(mine.ID, time.Minute) // or its own facts would be counted
 		stored := count(t, h)
 		_, err = submit(h.Client, "theirs", "research")
 		p := problemOf(t, err)

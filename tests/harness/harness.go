@@ -8,6 +8,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -82,7 +83,9 @@ type Options struct {
 	Credentials string
 	// Log is where the service's log goes; nil means nowhere.
 	Log *slog.Logger
-	// Workers is how many provider calls run at once; less than 8 means 8.
+	// Workers is how many provider calls run at once; 0 means enough that each
+	// provider has a worker of its own. With fewer than two for each the workers
+	// ask for work all the time, which makes an hour of fake time a long one.
 	Workers int
 	// FreeSpace and DiskReserve are as in wire.Config; nil keeps no reserve.
 	FreeSpace   func() (uint64, error)
@@ -260,7 +263,7 @@ func (h *House) Start() {
 		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
 		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file,
 		Admin: admin, FreeSpace: o.FreeSpace, DiskReserve: o.DiskReserve, Tell: o.Tell,
-		Keys: keys, Listener: listener, Workers: max(o.Workers, 8),
+		Keys: keys, Listener: listener, Workers: cmp.Or(max(o.Workers, 0), 2*len(parsed)+4),
 		Resolve: outbound.References{
 			LookupEnv: func(name string) (string, bool) {
 				h.mu.Lock()

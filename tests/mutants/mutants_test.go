@@ -138,7 +138,10 @@ func mutants() []mutant {
 		},
 		{
 			name: "hold-ignored", why: "creates leave although an operator holds them", quick: true, runs: 3000,
-			edits: []edit{{decideFile, `case w.Hold.covers(step):`, `case w.Hold.covers(step) && step.Kind != projections.StepCreate:`}},
+			edits: []edit{
+				{decideFile, `case w.Hold.covers(step):`, `case w.Hold.covers(step) && step.Kind != projections.StepCreate:`},
+				{callsFile, `if p.hold(s).Rests(fact) {`, `if p.hold(s).Rests(fact) && fact.Type() != events.TypeCreateAttempted {`},
+			},
 		},
 		{
 			name: "hold-never-over", why: "nobody ends the rest of operations whose hold is over", runs: 3000,
