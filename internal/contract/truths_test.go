@@ -481,3 +481,38 @@ func TestFileLists(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A page that asks to log in, answered with 200 in the place of a file, is no
+// result where the contract says what files are like. Replicate's cannot: its
+// comment says so.
+func TestFileThatIsAPage(t *testing.T) {
+	const page = "<!doctype html><html><form>password</form></html>"
+	for _, c := range []struct {
+		contract, status, link, file, mediaType string
+		refuses                                 bool
+	}{
+		{"openai-batches", `{"id":"b","status":"completed","request_counts":{"total":1,"completed":1,"failed":0},"output_file_id":"f"}`, "output", `{"custom_id":"one"}`, "application/octet-stream", true},
+		{"stripe-reporting", fmt.Sprintf(`{"id":"r","status":"succeeded","result":{"size":%d,"url":"https://files.stripe.com/x"}}`, len(page)), "", strings.Repeat("x", len(page)), "text/csv; charset=utf-8", true},
+		{"replicate", `{"id":"p","status":"succeeded","output":"https://files.test/x"}`, "", "png", "image/png", false},
+	} {
+		read := func(mediaType, body string) ResultReading {
+			in := Inputs{JobID: "j", Params: []byte(`{}`), LastBody: []byte(c.status), Link: c.link}
+			a := Answer{Status: 200, Body: []byte(body), URL: "https://files.test/x", ReceivedAt: received, Header: map[string][]string{"Content-Type": {mediaType}}}
+			return builtin(t, c.contract).ReadLink(a, in)
+		}
+		passed := func(r ResultReading) bool {
+			return r.Class == events.ErrorNone && !slices.ContainsFunc(r.Checks, func(k events.Check) bool { return !k.Passed })
+		}
+		if r := read(c.mediaType, c.file); !passed(r) {
+			t.Errorf("%s refuses a file: %+v", c.contract, r)
+		}
+		r := read("text/html; charset=utf-8", page)
+		if again := r.Class == events.ErrorUnreadable && len(r.Body) == 0; again != c.refuses {
+			t.Errorf("%s reads a page as %+v", c.contract, r)
+		}
+		// Without a name it is no other answer, but the checks find it.
+		if r := read("", page); passed(r) == c.refuses {
+			t.Errorf("%s takes a page without a type: %+v", c.contract, r)
+		}
+	}
+}
