@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,6 +23,10 @@ type Check struct {
 	Required bool
 	// Do is what a person does about it; a fixed text, since anybody may read it.
 	Do string
+	// Where names the place to correct in a file of whoever runs the service: line
+	// and field, no value and nobody's name. It is shown to them and not to callers.
+	// Nil, or "": there is none.
+	Where func() string
 	// Look says what is wrong. The text goes to the log and nowhere else.
 	Look func(ctx context.Context) error
 }
@@ -41,7 +46,8 @@ type CheckReport struct {
 	Name     string    `json:"name"`
 	Status   Status    `json:"status"` // ok or failing
 	Required bool      `json:"required"`
-	Since    time.Time `json:"since"` // of this status, as far as this process has looked
+	Since    time.Time `json:"since"`           // of this status, as far as this process has looked
+	Where    string    `json:"where,omitempty"` // line and field
 	Do       string    `json:"do,omitempty"`
 }
 
@@ -86,6 +92,9 @@ func (h *Health) Report(ctx context.Context) Report {
 		entry := CheckReport{Name: check.Name, Status: OK, Required: check.Required, Since: now.UTC().Truncate(time.Second)}
 		if err != nil {
 			entry.Status, entry.Do = Failing, check.Do
+			if check.Where != nil {
+				entry.Where = check.Where()
+			}
 			if check.Required {
 				report.Status = Failing
 			} else if report.Status == OK {
@@ -108,10 +117,14 @@ func (h *Health) Report(ctx context.Context) Report {
 	return report
 }
 
-// Ready gives the report as an answer: whether the service can do its work, and
-// what is to be shown.
+// Ready gives the report as an answer to anybody: whether the service can do its
+// work, and what is to be shown.
 func (h *Health) Ready(ctx context.Context) (bool, any) {
 	report := h.Report(ctx)
+	report.Checks = slices.Clone(report.Checks)
+	for i := range report.Checks {
+		report.Checks[i].Where = ""
+	}
 	return report.Status != Failing, report
 }
 
@@ -124,8 +137,8 @@ func Admin(h *Health, m *Metrics) http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		status := http.StatusOK
-		ready, report := h.Ready(r.Context())
-		if !ready {
+		report := h.Report(r.Context())
+		if report.Status == Failing {
 			status = http.StatusServiceUnavailable
 		}
 		answer(w, status, report)

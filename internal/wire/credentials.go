@@ -69,14 +69,40 @@ func ParseCredentials(shown string, text []byte, providers map[string]*contract.
 		for i, p := range r.problems {
 			lines[i] = fmt.Sprintf("%s:%d: %s", shown, p.line, p.text)
 		}
-		return nil, errors.New(strings.Join(lines, "\n"))
+		return nil, &credentialsError{text: strings.Join(lines, "\n"), where: r.where()}
 	}
 	return table, nil
 }
 
+// credentialsError is all problems of one file.
+type credentialsError struct {
+	text  string // a line for each
+	where string // of the first
+}
+
+func (e *credentialsError) Error() string { return e.text }
+
+// where is the place of the first problem, without anybody's name: "line 5,
+// providers.example.default.credential, and 2 more".
+func (r *credentialsReader) where() string {
+	first := r.problems[0]
+	text := fmt.Sprintf("line %d", first.line)
+	switch {
+	case strings.HasPrefix(first.field, "principals."):
+		text += ", principals"
+	case first.field != "":
+		text += ", " + first.field
+	}
+	if n := len(r.problems) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more", n)
+	}
+	return text
+}
+
 type credentialsProblem struct {
-	line int
-	text string
+	line  int
+	field string // "" if it is none's
+	text  string
 }
 
 // credentialsReader collects the problems of one file.
@@ -88,7 +114,7 @@ type credentialsReader struct {
 }
 
 func (r *credentialsReader) addf(n *yaml.Node, field, format string, args ...any) {
-	p := credentialsProblem{line: 1, text: fmt.Sprintf(format, args...)}
+	p := credentialsProblem{line: 1, field: field, text: fmt.Sprintf(format, args...)}
 	if n != nil && n.Line > 0 {
 		p.line = n.Line
 	}

@@ -23,7 +23,7 @@ func (s *Service) Doctor() *doctor.Doctor {
 		Sync: s.cfg.Sync, Streams: s.cfg.Check, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,
 		Contract: s.catalogue.Contract,
 		CredentialsFile: func() (string, time.Time) {
-			status := s.cfg.Credentials.Status()
+			status := s.Credentials()
 			return status.Problem, status.Since
 		},
 		Accounts: func(ctx context.Context) []doctor.Account {

@@ -62,7 +62,10 @@ type CredentialsStatus struct {
 	// Problem is why the file as it is now is not in use, with line and field;
 	// "" if it is, or if there is none and need be none.
 	Problem string
-	Since   time.Time // of the problem
+	// Where is the first place of the problem in the file, line and field; "" if
+	// it is not in what the file says. It names no value and no principal.
+	Where string
+	Since time.Time // of the problem
 }
 
 // OpenCredentials reads the file. It fails if that is wrong, or others can read
@@ -142,7 +145,7 @@ func (c *Credentials) lookLocked() {
 	info, err := os.Stat(c.cfg.Path)
 	switch {
 	case (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) && c.cfg.Optional && c.current.Load() == nil:
-		c.status.Problem, c.status.Since = "", time.Time{} // none is needed
+		c.status.Problem, c.status.Where, c.status.Since = "", "", time.Time{} // none is needed
 		return
 	case err != nil:
 		c.seen = nil
@@ -172,10 +175,14 @@ func (c *Credentials) lookLocked() {
 		return
 	}
 	c.current.Store(table)
-	c.status.Loaded, c.status.Problem, c.status.Since = now, "", time.Time{}
+	c.status.Loaded, c.status.Problem, c.status.Where, c.status.Since = now, "", "", time.Time{}
 }
 
 func (c *Credentials) problemLocked(now time.Time, err error) {
+	var in *credentialsError
+	if c.status.Where = ""; errors.As(err, &in) {
+		c.status.Where = in.where
+	}
 	if text := err.Error(); text != c.status.Problem {
 		c.status.Problem, c.status.Since = text, now
 	}

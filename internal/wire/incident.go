@@ -107,9 +107,10 @@ func (s *Service) checks() []telemetry.Check {
 	}
 	if s.cfg.Credentials != nil {
 		list = append(list, telemetry.Check{
-			Name: "credentials", Do: "The credentials file as it is now cannot be used; the version before it is. The log names line and field.",
+			Name: "credentials", Do: "The credentials file as it is now cannot be used; the version before it is. The log says what is wrong with it.",
+			Where: func() string { return s.Credentials().Where },
 			Look: func(context.Context) error {
-				if status := s.cfg.Credentials.Status(); status.Problem != "" {
+				if status := s.Credentials(); status.Problem != "" {
 					return errors.New(status.Problem)
 				}
 				return nil

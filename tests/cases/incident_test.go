@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -292,5 +293,60 @@ func TestHealthPages(t *testing.T) {
 		if code, body := adminPage(t, h, "/readyz"); code != 200 {
 			t.Errorf("%d %s", code, body)
 		}
+	})
+}
+
+// A credentials file that is broken while it runs shows with line and field to
+// whoever runs the service, and without them to callers.
+func TestBrokenCredentialsShow(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		good := "credentials: 1\nproviders:\n  example:\n    default: {credential: env:HARNESS_TOKEN, base_url: \"http://provider.test/example\"}\n"
+		h := harness.New(t, harness.Options{Credentials: good})
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		const place = "providers.example.default.credential"
+		shows := func(failing bool, where string) {
+			t.Helper()
+			time.Sleep(3 * time.Second)
+			status := `{"name":"credentials","status":"` + map[bool]string{false: "ok", true: "failing"}[failing] + `"`
+			code, body := adminPage(t, h, "/readyz")
+			if code != 200 || !strings.Contains(body, status) || strings.Contains(body, `"where":"`) != (where != "") ||
+				!strings.Contains(body, where) || strings.Contains(body, "SECR3T") || strings.Contains(body, "somebody") {
+				t.Errorf("%d %s, want credentials failing %t at %q", code, body, failing, where)
+			}
+			if public := ask(t, h, "GET", "/readyz", ""); public.status != 200 || !strings.Contains(string(public.body), status) || strings.Contains(string(public.body), "where") {
+				t.Errorf("callers see %s", public.body)
+			}
+		}
+		told := func(texts ...string) {
+			t.Helper()
+			report, err := h.Client.Doctor(t.Context(), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := fmt.Sprintf("%+v", report)
+			for _, text := range texts {
+				if !strings.Contains(all, text) {
+					t.Errorf("the doctor does not say %q: %s", text, all)
+				}
+			}
+			if strings.Contains(all, "SECR3T") || len(texts) == 0 && strings.Contains(all, "credentials.yaml:") {
+				t.Errorf("the doctor says %s", all)
+			}
+		}
+		shows(false, "")
+		told()
+		h.SetCredentials(strings.Replace(good, "env:HARNESS_TOKEN", "SECR3T", 1) + "denied_keys: x\n")
+		shows(true, "line 4, "+place+", and 1 more")
+		told("credentials.yaml:4: " + place)
+		h.SetCredentials(good + "principals:\n  somebody: {accounts: x}\n")
+		shows(true, `"line 6, principals"`)
+		told("credentials.yaml:6: principals.somebody.accounts")
+		if err := os.Chmod(h.Dir()+"/credentials.yaml", 0o644); err != nil {
+			t.Fatal(err)
+		}
+		shows(true, "")
+		h.SetCredentials(good)
+		shows(false, "")
+		told()
 	})
 }
