@@ -253,7 +253,7 @@ type Promises struct {
 type Attempt struct {
 	Number     uint64 // 1, 2, 3 … for each kind of call of the operation
 	Request    Digest // digest of the exact request, in PAYLOADS for creates
-	Origin     string // scheme://host:port
+	Origin     string // base URL the calls go below: scheme://host:port/path
 	Account    string
 	Credential string // reference, never a value
 	Identity   string // fingerprint of the credential's value

@@ -50,6 +50,20 @@ func ResolveLink(base, ref string) (string, error) {
 	return s, nil
 }
 
+// Base is a base URL in one spelling: its origin as Origin gives it, and its path
+// without a slash at the end. Equal strings mean the same place.
+func Base(rawURL string) (string, error) {
+	origin, err := Origin(rawURL)
+	if err != nil {
+		return "", err
+	}
+	u, err := parse(rawURL)
+	if err != nil {
+		return "", err
+	}
+	return origin + strings.TrimRight(u.EscapedPath(), "/"), nil
+}
+
 // Origin is scheme://host:port of an absolute http or https URL, in lower case
 // with the default port left out, so that equal strings mean the same origin.
 func Origin(rawURL string) (string, error) {

@@ -175,3 +175,19 @@ func FuzzEscapeSegment(f *testing.F) {
 		}
 	})
 }
+
+func TestBase(t *testing.T) {
+	for _, c := range []struct{ url, want string }{
+		{"https://API.example:443/", "https://api.example"},
+		{"https://api.example", "https://api.example"},
+		{"https://api.example/team-a/", "https://api.example/team-a"},
+		{"http://api.example:8080/a/b", "http://api.example:8080/a/b"},
+		{"https://api.example/a%2Fb", "https://api.example/a%2Fb"},
+		{"ftp://api.example/a", ""},
+		{"", ""},
+	} {
+		if got, err := httprule.Base(c.url); got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%q: %q, %v, want %q", c.url, got, err, c.want)
+		}
+	}
+}

@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // maxCredential bounds a credential file in bytes.
@@ -211,7 +213,8 @@ func spellings(value string) []string {
 }
 
 // scrubber replaces a credential that a provider echoes, in the spellings in
-// which it was sent. An echo in another spelling stays.
+// which it was sent, and as a JSON string may spell them. An echo in another
+// spelling stays.
 type scrubber struct{ needles []string }
 
 func newScrubber(values ...string) scrubber {
@@ -236,6 +239,56 @@ func (s scrubber) text(t string, count *int) string {
 	return t
 }
 
+// escaped replaces the credential inside JSON strings that are written with
+// escapes, which every reader of the body undoes: \/ for a slash, \u002b for a
+// plus. A string without a find keeps its bytes. It needs no whole document: a cut
+// body and lines of JSON are looked through as well.
+func (s scrubber) escaped(body []byte, count *int) []byte {
+	if len(s.needles) == 0 || !bytes.ContainsRune(body, '\\') {
+		return body
+	}
+	var out []byte // set once something was found
+	kept := 0      // of body, in out
+	for i := 0; i < len(body); {
+		if body[i] != '"' {
+			i++
+			continue
+		}
+		end, escapes := i+1, false
+		for end < len(body) && body[end] != '"' {
+			if body[end] == '\\' {
+				escapes = true
+				end++
+			}
+			end++
+		}
+		if end >= len(body) {
+			break // cut inside a string
+		}
+		literal := body[i : end+1]
+		next := end + 1
+		if escapes {
+			text, err := jsontext.AppendUnquote(nil, literal)
+			if err != nil {
+				i++ // not a string after all: the next quote may begin one
+				continue
+			}
+			n := 0
+			if clean := s.text(string(text), &n); n > 0 {
+				*count += n
+				out = append(out, body[kept:i]...)
+				out, _ = jsontext.AppendQuote(out, clean) // invalid UTF-8 is replaced
+				kept = next
+			}
+		}
+		i = next
+	}
+	if kept == 0 {
+		return body
+	}
+	return append(out, body[kept:]...)
+}
+
 func (s scrubber) answer(a *Answer) {
 	a.URL = s.text(a.URL, &a.Scrubbed)
 	for _, vs := range a.Header {
@@ -243,6 +296,7 @@ func (s scrubber) answer(a *Answer) {
 			vs[i] = s.text(vs[i], &a.Scrubbed)
 		}
 	}
+	a.Body = s.escaped(a.Body, &a.Scrubbed)
 	for _, n := range s.needles {
 		if c := bytes.Count(a.Body, []byte(n)); c > 0 {
 			a.Body = bytes.ReplaceAll(a.Body, []byte(n), []byte(redacted))

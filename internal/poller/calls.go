@@ -31,7 +31,8 @@ type calls struct {
 	contract *contract.Contract
 	account  Account
 	target   workflow.Target
-	held     error // why no call with side effects may be permitted; nil if it may
+	origin   string // scheme://host:port of the account's base URL
+	held     error  // why no call with side effects may be permitted; nil if it may
 	// unusable says why nothing can be asked of the provider at all: contract is
 	// nil then. Deadlines pass all the same.
 	unusable error
@@ -67,7 +68,11 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	if err != nil {
 		return p.unusable(s, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)), nil
 	}
-	target := workflow.Target{Origin: origin, Account: s.Intent.Account, Credential: account.Credential}
+	base, err := httprule.Base(account.BaseURL)
+	if err != nil {
+		return p.unusable(s, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)), nil
+	}
+	target := workflow.Target{Origin: base, Account: s.Intent.Account, Credential: account.Credential}
 	switch {
 	case account.Missing != "":
 		target.Missing = account.Missing
@@ -82,7 +87,7 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	if p.cfg.Permits != nil {
 		held = p.cfg.Permits()
 	}
-	made := &calls{contract: c, account: account, target: target, held: held, now: p.cfg.Clock.Now()}
+	made := &calls{contract: c, account: account, target: target, origin: origin, held: held, now: p.cfg.Clock.Now()}
 	if p.cfg.Monotonic != nil {
 		made.monotonic = p.cfg.Monotonic()
 	}
@@ -156,7 +161,7 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 	request := outbound.Request{
 		Method: r.Method, URL: r.URL, Body: r.Body, Timeout: timeout,
 		MaxBody: r.MaxBody, FollowRedirects: r.FollowRedirects,
-		Trusted: append([]string{c.target.Origin}, c.contract.Origins...),
+		Trusted: append([]string{c.origin}, c.contract.Origins...),
 	}
 	for _, h := range r.Header {
 		request.Header = append(request.Header, outbound.Header{Name: h.Name, Value: h.Value})

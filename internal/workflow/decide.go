@@ -16,7 +16,7 @@ import (
 
 // Target is where the operation's calls go as things stand now.
 type Target struct {
-	Origin     string // scheme://host:port of the create
+	Origin     string // base URL of the calls: two teams may share a host and not a path
 	Account    string
 	Credential string // reference; "" where none is needed
 	Identity   string // fingerprint of the credential's value

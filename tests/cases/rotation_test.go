@@ -130,6 +130,14 @@ func TestRotationWhileACreateIsUnknown(t *testing.T) {
 				t.Errorf("%d calls went to another origin", n)
 			}
 		})
+		variant(t, name+": only the path changes and comes back", func(t *testing.T) {
+			// Two teams may share a host: a list of the other's jobs proves nothing.
+			h, op := start(t, func(h *harness.House) {
+				h.SetCredentials(filed(name, []string{`default: {credential: env:KEY, base_url: "http://provider.test/other-team"}`}))
+			})
+			h.SetCredentials(filed(name, []string{"default: {credential: env:KEY}"}))
+			finish(t, h, op.ID)
+		})
 		variant(t, name+": whoever decides adopts the job", func(t *testing.T) {
 			h, op := start(t, value)
 			decided := time.Now()

@@ -3,6 +3,7 @@ package index_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -22,14 +23,18 @@ const (
 	body      = `{"version":"v1","input":{"prompt":"the same for all"}}`
 )
 
+var seeds = flag.Uint64("seeds", 2, "how many seeds TestIdenticalCreates plays, from 0")
+
 // TestIdenticalCreates submits the same request 20 times to a provider that
 // takes no token and can only list what looks alike, and loses most answers.
 // The list has pages, fails, shows jobs late, shows those of somebody else and
 // those of the time before. No job is bound to two operations and none by guess:
 // each ends asking, or with a job that an answer, a webhook at its own address,
 // or a person gave it.
+//
+// `go test ./tests/index -args -seeds=20` plays more of them.
 func TestIdenticalCreates(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range *seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { identicalCreates(t, seed) })
 		})

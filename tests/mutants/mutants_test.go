@@ -137,7 +137,7 @@ func mutants() []mutant {
 			},
 		},
 		{
-			name: "hold-ignored", why: "creates leave although an operator holds them", quick: true, runs: 3000,
+			name: "hold-ignored", why: "creates leave although an operator holds them", runs: 3000,
 			edits: []edit{
 				{decideFile, `case w.Hold.covers(step):`, `case w.Hold.covers(step) && step.Kind != projections.StepCreate:`},
 				{callsFile, `if p.hold(s).Rests(fact) {`, `if p.hold(s).Rests(fact) && fact.Type() != events.TypeCreateAttempted {`},
@@ -152,7 +152,7 @@ func mutants() []mutant {
 			edits: []edit{{decideFile, `case t.Identity != w.Target.Identity:`, `case t.Identity != w.Target.Identity && step.Kind != projections.StepCreate:`}},
 		},
 		{
-			name: "older-jobs", why: "jobs from before the first attempt are taken for candidates", quick: true, runs: 3000,
+			name: "older-jobs", why: "jobs from before the first attempt are taken for candidates", runs: 3000,
 			edits: []edit{{callsFile, `if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from) {`, `if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from.AddDate(-1, 0, 0)) {`}},
 		},
 		{
