@@ -80,7 +80,12 @@ type Failure struct {
 
 func (f *Failure) Error() string {
 	const limit = 300
-	s := fmt.Sprintf("%s (%s)", f.Class, f.Sent)
+	sent := f.Sent.String()
+	if f.Sent == SentUnknown && (f.Class == DestinationRefused || f.Class == RedirectRefused) {
+		// The doubt is about the requests that led there, never about what was refused.
+		sent = "nothing was sent there; the request that led there may have been sent"
+	}
+	s := fmt.Sprintf("%s (%s)", f.Class, sent)
 	if f.Origin != "" {
 		s = fmt.Sprintf("%s %s: %s", f.Method, f.Origin, s)
 	}

@@ -211,6 +211,9 @@ func TestPolicyOnRedirects(t *testing.T) {
 				if c.refused {
 					// The first hop has left.
 					wantFailure(t, err, outbound.DestinationRefused, outbound.SentUnknown)
+					if text := err.Error(); !strings.Contains(text, "policy (nothing was sent there; ") || strings.Contains(text, "policy (may have been sent)") {
+						t.Errorf("what was refused is told as seen: %s", text)
+					}
 					if a.Status != 0 || len(a.Body) != 0 {
 						t.Errorf("%+v", a)
 					}
