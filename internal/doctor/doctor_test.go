@@ -406,6 +406,45 @@ func TestProbeIsHarmless(t *testing.T) {
 	}
 }
 
+// Under a hold of all calls a probe calls nobody, and says why; a hold of creates
+// leaves reads alone.
+func TestProbeUnderAHold(t *testing.T) {
+	hold := func(provider string, scope events.HoldScope) projections.Hold {
+		return projections.Hold{Provider: provider, Scope: scope, Since: noon.Add(-time.Hour), Who: "alice"}
+	}
+	for _, c := range []struct {
+		name  string
+		holds projections.Holds
+		err   error
+		calls int
+		says  string
+	}{
+		{"none", nil, nil, 2, ""},
+		{"of creates", projections.Holds{hold("", events.HoldCreates)}, nil, 2, ""},
+		{"of all calls to one", projections.Holds{hold("replicate", events.HoldAll), hold("", events.HoldCreates)}, nil, 1, "replicate/default: not probed: all calls to replicate are held since 2026-12-01T11:00:00Z by alice"},
+		{"of all calls to all", projections.Holds{hold("replicate", events.HoldCreates), hold("", events.HoldAll)}, nil, 0, "replicate/default: not probed: all calls to all providers are held since 2026-12-01T11:00:00Z by alice"},
+		{"that cannot be read", projections.Holds{{Provider: "replicate", Scope: events.HoldAll, Unreadable: "version 9"}}, nil, 1, "replicate/default: not probed: a fact of the hold on replicate cannot be read"},
+		{"unknown", nil, errors.New("no answer"), 0, "replicate/default: not probed: the holds could not be read: no answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := healthy(t)
+			w.ledger.holds, w.ledger.err = c.holds, c.err
+			got := text(w.look(t, true))
+			if n := len(w.provider.requests); n != c.calls {
+				t.Errorf("%d calls, want %d", n, c.calls)
+			}
+			if !strings.Contains(got, c.says) || c.says == "" && strings.Contains(got, "not probed") {
+				t.Errorf("want %q in\n%s", c.says, got)
+			}
+			for _, r := range w.provider.requests {
+				if c.calls == 1 && !strings.HasPrefix(r.URL, "https://lookup.test/") {
+					t.Errorf("%s was called", r.URL)
+				}
+			}
+		})
+	}
+}
+
 // However much there is, a look ends, and says what it left out.
 func TestBounds(t *testing.T) {
 	w := healthy(t)

@@ -8,8 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/projections"
 )
 
 const (
@@ -37,10 +39,24 @@ func (v *visit) credentials(accounts []Account) {
 
 // probe makes one read of each account and says what it proves.
 func (v *visit) probe(accounts []Account) {
+	// A probe is a call: whoever holds all calls means it too. Nobody is asked
+	// either while it cannot be known who is held.
+	holds, err := v.d.cfg.Journal.Holds(v.ctx)
 	var usable []Account
 	for _, a := range accounts {
-		if a.Unusable == "" {
+		if a.Unusable != "" {
+			continue
+		}
+		hold := holds.For(a.Provider)
+		switch {
+		case err != nil:
+			v.add("credential", a.name(), Unseen, "not probed: the holds could not be read: "+err.Error(), "see that the store answers")
+		case hold.Unreadable != "":
+			v.add("credential", a.name(), Unseen, "not probed: a fact of the hold on "+on(hold)+" cannot be read, so all calls are held")
+		case !projections.StrongerHold(hold.Scope, events.HoldCreates):
 			usable = append(usable, a)
+		default:
+			v.add("credential", a.name(), Unseen, fmt.Sprintf("not probed: all calls to %s are held since %s by %s", on(hold), clock(hold.Since), hold.Who), "probe again after the release")
 		}
 	}
 	if len(usable) > maxProbes {
@@ -59,6 +75,13 @@ func (v *visit) probe(accounts []Account) {
 	}
 	group.Wait()
 	v.checks = append(v.checks, found...)
+}
+
+func on(h projections.Hold) string {
+	if h.Provider == "" {
+		return "all providers"
+	}
+	return h.Provider
 }
 
 // probe asks the provider one thing that changes nothing: for the first page of
