@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -143,7 +144,11 @@ func lintFile(file string) (problems []lintProblem, name string, err error) {
 // readContract reads a byte more than a contract may have, so that a longer
 // file is refused by the parser and not read to its end.
 func readContract(file string) ([]byte, error) {
-	f, err := os.Open(file)
+	// Opening a pipe waits for a writer, and opening a device may do something.
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		return nil, usage("%s: not a regular file", file)
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may be a pipe by now
 	if err != nil {
 		return nil, usage("%w", err)
 	}

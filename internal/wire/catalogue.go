@@ -52,6 +52,10 @@ func LoadContracts(builtin fs.FS, dir string) (map[string]*contract.Contract, ma
 		}
 		seen := map[string]string{}
 		for _, name := range names {
+			// Opening a pipe would wait for a writer.
+			if info, err := fs.Stat(files, name); err == nil && !info.Mode().IsRegular() {
+				return fmt.Errorf("%s: not a regular file", filepath.Join(prefix, name))
+			}
 			source, err := fs.ReadFile(files, name)
 			if err != nil {
 				return err
