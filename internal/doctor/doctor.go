@@ -117,8 +117,9 @@ type Config struct {
 	// Accounts lists the configured accounts.
 	Accounts func(ctx context.Context) []Account
 	// CredentialsFile says why the credentials file as it is now is not in use, and
-	// since when; "" if it is. Nil where there is none.
-	CredentialsFile func() (problem string, since time.Time)
+	// since when; "" if it is. Writing is since when it is seen being written in
+	// place; zero if it is not. Nil where there is none.
+	CredentialsFile func() (problem string, since, writing time.Time)
 	// Contract gives a contract by the digest an operation recorded.
 	Contract func(ctx context.Context, digest events.Digest) (*contract.Contract, error)
 }
@@ -306,8 +307,12 @@ func (v *visit) storeClock() {
 // accounts says of each configured account whether its calls can leave.
 func (v *visit) accounts() []Account {
 	if v.d.cfg.CredentialsFile != nil {
-		if problem, since := v.d.cfg.CredentialsFile(); problem != "" {
+		problem, since, writing := v.d.cfg.CredentialsFile()
+		if problem != "" {
 			v.add("credentials file", "", Fail, fmt.Sprintf("not in use as it is since %s, what it said before still holds: %s", clock(since), problem), "correct the file; it is read again by itself")
+		}
+		if !writing.IsZero() {
+			v.add("credentials file", "", Warn, "being written in place since "+clock(writing)+", what it said before still holds", "leave it alone: it is read once nobody has written it for 10 s; a file that is renamed into its place counts at once")
 		}
 	}
 	list := v.d.cfg.Accounts(v.ctx)

@@ -250,14 +250,17 @@ func TestEachCheck(t *testing.T) {
 		{"a provider's clock is off a little", true, func(w *world) { w.provider.answer.Date = noon.Add(2 * time.Second) }},
 		{"answers come from a cache", true, func(w *world) { w.provider.answer.Header.Set("Age", "60") }},
 		{"the credentials file is in use", false, func(w *world) {
-			w.config.CredentialsFile = func() (string, time.Time) { return "", time.Time{} }
+			w.config.CredentialsFile = func() (string, time.Time, time.Time) { return "", time.Time{}, time.Time{} }
 			w.config.Sync = "interval"
 		}},
 		{"a credential leads to nothing", false, func(w *world) { w.provider.missing = map[string]bool{"env:REPLICATE": true} }},
 		{"the credentials file is wrong", false, func(w *world) {
-			w.config.CredentialsFile = func() (string, time.Time) {
-				return "credentials.yaml:3: accounts: is given twice", noon.Add(-time.Hour)
+			w.config.CredentialsFile = func() (string, time.Time, time.Time) {
+				return "credentials.yaml:3: accounts: is given twice", noon.Add(-time.Hour), time.Time{}
 			}
+		}},
+		{"the credentials file is being written", false, func(w *world) {
+			w.config.CredentialsFile = func() (string, time.Time, time.Time) { return "", time.Time{}, noon.Add(-3 * time.Second) }
 		}},
 		{"accounts are not usable", false, func(w *world) {
 			w.accounts[0].Credential, w.accounts[0].Unusable = "", "no credential is configured"

@@ -347,6 +347,99 @@ func TestCredentialsAreFollowed(t *testing.T) {
 	}
 }
 
+// A file that is written in place, in pieces, counts once it has been left alone
+// for 10 s: a half of it lacks the denials at its end. One that is renamed into
+// place counts at the next look, also in the middle of that.
+func TestCredentialsWrittenInPlace(t *testing.T) {
+	const head = "credentials: 1\nproviders: {example: {one: {credential: env:"
+	text := func(v string) string { return head + v + "}}}\n" }
+	f := follow(t)
+	f.write(text("ONE"))
+	file, err := wire.OpenCredentials(f.config(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := catalogueOver(t, file, nil, nil)
+	is := func(when, want string, writing bool) {
+		t.Helper()
+		if a, err := c.Account("example", "one"); err != nil || a.Credential != "env:"+want {
+			t.Errorf("%s: %+v, %v, want %s", when, a, err, want)
+		}
+		if s := file.Status(); s.Writing.IsZero() == writing || s.Problem != "" {
+			t.Errorf("%s: status %+v, want writing %t", when, s, writing)
+		}
+	}
+	// put writes in place; the time of change is behind the clock by age.
+	put := func(text string, age time.Duration) {
+		t.Helper()
+		if err := os.WriteFile(f.path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(f.path, time.Time{}, f.now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+		f.now = f.now.Add(time.Second)
+	}
+	look := func(after time.Duration, when, want string, writing bool) {
+		t.Helper()
+		f.now = f.now.Add(after)
+		is(when, want, writing)
+	}
+	is("at first", "ONE", false)
+	f.log.Reset()
+	put(text("TWO"), 0)
+	is("after the first write", "ONE", true)
+	look(8*time.Second, "9 s after it", "ONE", true)
+	put(text("TWO")+"denied_keys: [k3x7q2m4w5p6r7s8]\n", 0)
+	look(0, "after the second write", "ONE", true)
+	look(8*time.Second, "9 s after that", "ONE", true)
+	if n := strings.Count(f.log.String(), "is being written"); n != 1 || strings.Contains(f.log.String(), "was read") {
+		t.Errorf("told %d times: %s", n, &f.log)
+	}
+	look(time.Second, "10 s after it", "TWO", false)
+	if !strings.Contains(f.log.String(), "was read") {
+		t.Errorf("not told: %s", &f.log)
+	}
+
+	put(text("ONE"), time.Hour) // a time of change that was set, or of another's clock
+	look(0, "when only the looks tell", "TWO", true)
+	look(8*time.Second, "while they do", "TWO", true)
+	look(time.Second, "10 s after the last look at another version", "ONE", false)
+
+	put(text("TWO"), -time.Hour) // ahead of our clock
+	look(0, "when its time is ahead", "ONE", true)
+	look(9*time.Second, "9 s after the first look", "ONE", true)
+	look(time.Second, "10 s after it", "TWO", false)
+
+	put(text("ONE"), 0)
+	look(time.Hour, "when nobody had looked for an hour", "ONE", false)
+
+	put(text("TWO"), 0)
+	look(0, "in the middle", "ONE", true)
+	f.write(text("THREE"))
+	look(0, "after a rename", "THREE", false)
+
+	put(text("ONE"), 0)
+	look(0, "in the middle", "THREE", true)
+	f.now = f.now.Add(-time.Minute)
+	look(0, "when the clock was set back", "THREE", true)
+	look(10*time.Second, "10 s after that", "ONE", false)
+
+	put(text(marker), 0) // what is wrong is told when it would count
+	look(0, "with a mistake", "ONE", true)
+	f.now = f.now.Add(10 * time.Second)
+	if s := file.Status(); s.Problem == "" || !s.Writing.IsZero() {
+		t.Errorf("a mistake: %+v", s)
+	}
+	if err := os.Chmod(f.path, 0o644); err != nil { // no writing: told at once
+		t.Fatal(err)
+	}
+	f.now = f.now.Add(time.Second)
+	if s := file.Status(); !strings.Contains(s.Problem, "chmod 600") || !s.Writing.IsZero() {
+		t.Errorf("a mode: %+v", s)
+	}
+}
+
 func TestCredentialsFileIsRefused(t *testing.T) {
 	f := follow(t)
 	if _, err := wire.OpenCredentials(f.config(false)); err == nil || !strings.Contains(err.Error(), f.path) {

@@ -22,9 +22,9 @@ func (s *Service) Doctor() *doctor.Doctor {
 		Call: s.clocks.Through(s.outbound), Clocks: s.clocks,
 		Sync: s.cfg.Sync, Streams: s.cfg.Check, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,
 		Contract: s.catalogue.Contract,
-		CredentialsFile: func() (string, time.Time) {
+		CredentialsFile: func() (problem string, since, writing time.Time) {
 			status := s.Credentials()
-			return status.Problem, status.Since
+			return status.Problem, status.Since, status.Writing
 		},
 		Accounts: func(ctx context.Context) []doctor.Account {
 			var list []doctor.Account

@@ -107,11 +107,20 @@ func (s *Service) checks() []telemetry.Check {
 	}
 	if s.cfg.Credentials != nil {
 		list = append(list, telemetry.Check{
-			Name: "credentials", Do: "The credentials file as it is now cannot be used; the version before it is. The log says what is wrong with it.",
-			Where: func() string { return s.Credentials().Where },
+			Name: "credentials", Do: "The credentials file as it is now is not in use; the version before it is. It is wrong, or being written in place: then it counts once it has been left alone for 10 s. The log says which.",
+			Where: func() string {
+				status := s.Credentials()
+				if status.Where == "" && !status.Writing.IsZero() {
+					return "being written"
+				}
+				return status.Where
+			},
 			Look: func(context.Context) error {
-				if status := s.Credentials(); status.Problem != "" {
+				switch status := s.Credentials(); {
+				case status.Problem != "":
 					return errors.New(status.Problem)
+				case !status.Writing.IsZero():
+					return errors.New("the credentials file is being written in place")
 				}
 				return nil
 			},

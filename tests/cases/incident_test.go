@@ -348,5 +348,14 @@ func TestBrokenCredentialsShow(t *testing.T) {
 		h.SetCredentials(good)
 		shows(false, "")
 		told()
+		// In place it counts once it has been left alone.
+		if err := os.WriteFile(h.Dir()+"/credentials.yaml", []byte(good+"denied_keys: []\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		shows(true, "being written")
+		told("being written in place since ")
+		time.Sleep(10 * time.Second)
+		shows(false, "")
+		told()
 	})
 }

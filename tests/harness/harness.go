@@ -365,8 +365,8 @@ func (h *House) SetSecret(name, value string) {
 
 func (h *House) credentialsPath() string { return filepath.Join(h.dir, "credentials.yaml") }
 
-// SetCredentials replaces the credentials file, which takes effect within a
-// second, and which a later Start finds.
+// SetCredentials renames a new credentials file into place, which takes effect
+// within a second, and which a later Start finds.
 func (h *House) SetCredentials(text string) {
 	h.T.Helper()
 	path := h.credentialsPath()
