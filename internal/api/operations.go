@@ -345,7 +345,9 @@ func (h *handler) ready(ctx context.Context, _ *call) (answer, error) {
 
 // hook takes a provider's call. It is answered as taken only if it is stored.
 func (h *handler) hook(ctx context.Context, c *call) (answer, error) {
-	fresh, err := h.o.Webhooks.Receive(ctx, c.r.PathValue("provider"), c.operation, signature.Delivery{Header: c.r.Header, Body: c.body})
+	address := webhook.Address{Operation: c.operation, Key: c.r.URL.Query().Get("key")}
+	c.operation = "" // an address that names nothing is taken too, so it is not for the log
+	fresh, err := h.o.Webhooks.Receive(ctx, c.r.PathValue("provider"), address, signature.Delivery{Header: c.r.Header, Body: c.body})
 	switch {
 	case errors.Is(err, webhook.ErrUnknown):
 		return answer{}, &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}

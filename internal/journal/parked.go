@@ -20,8 +20,9 @@ type Arrival struct {
 	Key      string // dedupe key of the delivery in WEBHOOKS
 	// Accounts are those whose secret it was signed with: it speaks of no other.
 	Accounts []string
-	// Operation is what its address names, Reference what its body names us by;
-	// both may be empty. The job is in the fact.
+	// Operation is what its address names, if the address counts (only the
+	// provider was given its key), Reference what its body names us by; both may
+	// be empty. The job is in the fact.
 	Operation string
 	Reference string
 	Time      time.Time // when it was stored

@@ -3,8 +3,12 @@
 // A delivery to /hooks/{provider} or /hooks/{provider}/{operation} is verified
 // over its raw bytes, stored once, and only then answered as taken. A second
 // role reads the store and appends webhook.received to the operations that the
-// event is about, by address, reference or job, which makes their owner look
-// sooner and proves nothing else. An event about none is parked, for those that
+// event is about, by reference, job or an address that counts, which makes their
+// owner look sooner and proves nothing else.
+//
+// The signature covers no address. One counts only where the contract says that
+// our reference is in it and where it carries the key that the create gave to
+// the provider (AddressKey); every other is as good as none. An event about none is parked, for those that
 // come to know its job later.
 //
 // Guarantees: nothing of a delivery is read before its signature holds; only
@@ -20,6 +24,7 @@ package webhook
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -53,7 +58,7 @@ const (
 	// lookBack is how many stored deliveries are looked at again at the start.
 	lookBack = 1000
 
-	headerOperation = "Operation" // only where the address names one
+	headerOperation = "Addressed" // the operation, only where the address counts
 	headerAccount   = "Account"   // those whose secret it was signed with
 	headerScheme    = "Scheme"
 	headerEventID   = "Event-Id" // only where the signature covers it
@@ -102,6 +107,8 @@ type Config struct {
 	Log       *slog.Logger
 	// Source is the CloudEvents source of this role's facts, "/webhooks/1".
 	Source string
+	// AddressKey is what the keys of addresses are derived under; see AddressKey.
+	AddressKey []byte
 }
 
 // Receiver takes deliveries and makes facts of them. It is safe for concurrent
@@ -111,10 +118,27 @@ type Receiver struct{ cfg Config }
 // New makes a Receiver.
 func New(cfg Config) *Receiver { return &Receiver{cfg} }
 
-// Receive verifies and stores one delivery. operation is what its address
-// names, or "". fresh is false if it was stored before. nil means that it is
-// stored; only then may the provider be told so.
-func (r *Receiver) Receive(ctx context.Context, provider, operation string, d signature.Delivery) (fresh bool, err error) {
+// AddressKey is what the address given to a provider with an operation's create
+// carries as its query parameter "key": 32 hexadecimal digits, derived under
+// secret. It is a secret itself: whoever holds it and a signed delivery can have
+// the delivery's job read for this operation.
+func AddressKey(secret []byte, provider, account, operation string) string {
+	h := hmac.New(sha256.New, secret)
+	for _, part := range []string{provider, account, operation} {
+		fmt.Fprintf(h, "%d %s ", len(part), part)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Address is what a delivery came to, beside its provider.
+type Address struct {
+	Operation string // "" where it names none
+	Key       string // as it was given; see AddressKey
+}
+
+// Receive verifies and stores one delivery. fresh is false if it was stored
+// before. nil means that it is stored; only then may the provider be told so.
+func (r *Receiver) Receive(ctx context.Context, provider string, address Address, d signature.Delivery) (fresh bool, err error) {
 	if len(d.Body) > MaxBody {
 		return false, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, MaxBody)
 	}
@@ -126,18 +150,9 @@ func (r *Receiver) Receive(ctx context.Context, provider, operation string, d si
 	if err != nil {
 		return false, err
 	}
-	// An address that names no operation of these accounts is one that names
-	// none: the provider is not told, who would give up on the address, and a
-	// stranger with one delivery cannot make many of it.
-	if operation != "" {
-		s, err := r.cfg.Journal.Current(ctx, operation)
-		switch {
-		case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
-			err == nil && (s.Intent.Provider != provider || !slices.Contains(accounts, s.Intent.Account)):
-			operation = ""
-		case err != nil:
-			return false, fmt.Errorf("webhook for %s: %w", operation, err)
-		}
+	operation, err := r.counts(ctx, provider, c.Webhook, address, accounts)
+	if err != nil {
+		return false, err
 	}
 	header := map[string][]string{headerScheme: {c.Webhook.Scheme}, headerAccount: accounts}
 	if operation != "" {
@@ -159,6 +174,30 @@ func (r *Receiver) Receive(ctx context.Context, provider, operation string, d si
 		return false, fmt.Errorf("webhook of %s for %q: %w", provider, operation, err)
 	}
 	return fresh, nil
+}
+
+// counts gives the operation that the address names, or "" for an address that
+// does not count. It is not signed, so that the same delivery can come to any;
+// only the provider was given its key. One that names no operation of these
+// accounts, or has not its key, is one that names none: the provider is not
+// told, who would give up on the address, and a stranger with one delivery cannot
+// make many of it.
+func (r *Receiver) counts(ctx context.Context, provider string, w *contract.Webhook, a Address, accounts []string) (string, error) {
+	if !w.InURL || a.Operation == "" || a.Key == "" {
+		return "", nil
+	}
+	s, err := r.cfg.Journal.Current(ctx, a.Operation)
+	switch {
+	case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("webhook for %s: %w", a.Operation, err)
+	}
+	want := AddressKey(r.cfg.AddressKey, provider, s.Intent.Account, a.Operation)
+	if s.Intent.Provider != provider || !slices.Contains(accounts, s.Intent.Account) || !hmac.Equal([]byte(a.Key), []byte(want)) {
+		return "", nil
+	}
+	return a.Operation, nil
 }
 
 // verify holds the delivery against the secret of each account, afresh, so that
@@ -198,8 +237,8 @@ func schemeOf(w *contract.Webhook) signature.Scheme {
 }
 
 // whose is the part of a dedupe key that tells apart equal events of different
-// senders. The operation is in it: the address is not signed, and the same body
-// at another address must not keep the true one out. So are the accounts, where
+// senders. The operation is in it where the address counts: the same body at
+// another address must not keep the true one out. So are the accounts, where
 // the secret is not that of all: two of them can number their events alike.
 func (r *Receiver) whose(provider, operation string, accounts []string) string {
 	whose := operation
@@ -342,8 +381,8 @@ func (r *Receiver) arrival(ctx context.Context, w *journal.Webhook) (journal.Arr
 	return a, nil
 }
 
-// parkAgain looks at the newest stored deliveries whose address names no
-// operation. INDEX is not synced, so that power loss can take an event out of it
+// parkAgain looks at the newest stored deliveries whose address does not
+// count. INDEX is not synced, so that power loss can take an event out of it
 // whose delivery was acknowledged because it was parked. It gives the newest
 // sequence it saw.
 func (r *Receiver) parkAgain(ctx context.Context) (newest uint64, err error) {

@@ -30,6 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	secret      = "canary-secret"
 	otherSecret = "canary-other-secret"
+
+	addressSecret = "canary-address-secret"
 )
 
 type clock struct{}
@@ -79,8 +81,10 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Its create sends the callback address, so a contract may say so.
+	src = bytes.Replace(src, []byte("  job_id: body.?job_id\n  state: body.?state\n"), []byte("  job_id: body.?job_id\n  state: body.?state\n  reference_in_url: true\n"), 1)
 	c, err := contract.Parse("example.yaml", src)
-	if err != nil {
+	if err != nil || !c.Webhook.InURL {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, store: memory.New(memory.Config{Now: time.Now})}
@@ -100,6 +104,7 @@ func newBench(t *testing.T) *bench {
 	}})
 	b.r = New(Config{
 		Journal: b.journal, Directory: directory{c, b}, Clock: clock{}, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Source: "/webhooks/1",
+		AddressKey: []byte(addressSecret),
 		Secrets: outbound.References{LookupEnv: func(name string) (string, bool) {
 			if name == "OTHER" {
 				return otherSecret, true
@@ -181,7 +186,16 @@ func (b *bench) sendSigned(operation, body, secret string) (bool, error) {
 	for name, value := range signed {
 		header[name] = []string{value}
 	}
-	return b.r.Receive(b.t.Context(), "example", operation, signature.Delivery{Header: header, Body: []byte(body)})
+	return b.r.Receive(b.t.Context(), "example", b.address(operation), signature.Delivery{Header: header, Body: []byte(body)})
+}
+
+// address is the one that the provider was given for an operation.
+func (b *bench) address(operation string) Address {
+	a := Address{Operation: operation}
+	if s, err := b.journal.Current(b.t.Context(), operation); err == nil {
+		a.Key = AddressKey([]byte(addressSecret), "example", s.Intent.Account, operation)
+	}
+	return a
 }
 
 // run lets the role work for a while of the bubble's time.
@@ -363,7 +377,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"nobody", "op_1", ErrUnknown}, {"example", "op_1", ErrSignature}, {"example", "", ErrSignature}, {"example", "op_2", ErrSignature}, {"example", "*.>", ErrSignature},
 	} {
-		if _, err := b.r.Receive(t.Context(), c.provider, c.operation, unsigned); !errors.Is(err, c.want) {
+		if _, err := b.r.Receive(t.Context(), c.provider, b.address(c.operation), unsigned); !errors.Is(err, c.want) {
 			t.Errorf("%s %s: %v", c.provider, c.operation, err)
 		}
 	}
@@ -614,7 +628,7 @@ func TestEachAccountHasItsSecret(t *testing.T) {
 			for name, value := range signed {
 				header[name] = []string{value}
 			}
-			_, err = b.r.Receive(t.Context(), "example", "op_a", signature.Delivery{Header: header, Body: []byte(body)})
+			_, err = b.r.Receive(t.Context(), "example", b.address("op_a"), signature.Delivery{Header: header, Body: []byte(body)})
 			return err
 		}
 		if err := send("default"); err != nil {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -21,6 +22,13 @@ type Identity struct {
 	Installation string    `json:"installation_id"`
 	Key          []byte    `json:"instance_key"` // 32 bytes; never rotated in place
 	Created      time.Time `json:"created"`
+}
+
+// derive gives a key for one purpose; it does not give the instance key away.
+func (id Identity) derive(purpose string) []byte {
+	h := hmac.New(sha256.New, id.Key)
+	h.Write([]byte(purpose))
+	return h.Sum(nil)
 }
 
 const identityName = "identity.json"

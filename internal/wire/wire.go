@@ -9,9 +9,7 @@ package wire
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base32"
 	"errors"
 	"fmt"
@@ -176,11 +174,9 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}
-	identities := hmac.New(sha256.New, cfg.Identity.Key)
-	identities.Write([]byte("credential identities 1"))
 	s.outbound, err = outbound.New(outbound.Config{
 		Dial: cfg.Dial, Clock: cfg.Clock, Resolve: cfg.Resolve, AllowHTTP: cfg.AllowHTTP, Policy: cfg.Policy,
-		UserAgent: "counterfoil/" + cfg.Build, IdentityKey: identities.Sum(nil), MaxResponse: 1 << 30,
+		UserAgent: "counterfoil/" + cfg.Build, IdentityKey: cfg.Identity.derive("credential identities 1"), MaxResponse: 1 << 30,
 	})
 	if err != nil {
 		return nil, err
@@ -200,7 +196,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	})
 	s.hooks = webhook.New(webhook.Config{
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
-		Source: "/webhooks/" + cfg.Run,
+		Source: "/webhooks/" + cfg.Run, AddressKey: cfg.Identity.derive(webhookAddresses),
 	})
 	s.tellCredentials(ctx)
 	cfg.Credentials.onChange(func() { s.tellCredentials(context.WithoutCancel(ctx)) })
@@ -417,10 +413,16 @@ func (s *Service) gone(owner string) bool {
 	return ok && s.cfg.Gone != nil && s.cfg.Gone(run)
 }
 
-// callback is the address a provider may call for an operation.
+// webhookAddresses is what the keys of callback addresses are derived for. With
+// another, addresses that providers hold count as none.
+const webhookAddresses = "webhook addresses 1"
+
+// callback is the address a provider may call for an operation. Its key is in
+// the query, which bodies lose before they are stored.
 func (s *Service) callback(provider, account, operation string) string {
 	if !s.catalogue.Reachable(provider, account) {
 		return ""
 	}
-	return strings.TrimRight(s.cfg.PublicURL, "/") + "/hooks/" + provider + "/" + operation
+	return strings.TrimRight(s.cfg.PublicURL, "/") + "/hooks/" + provider + "/" + operation +
+		"?key=" + webhook.AddressKey(s.cfg.Identity.derive(webhookAddresses), provider, account, operation)
 }

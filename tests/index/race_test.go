@@ -323,7 +323,7 @@ func (r race) hook(s *side) error {
 	for name, value := range signed {
 		header[name] = []string{value}
 	}
-	fresh, err := receiver.Receive(ctx, "example", "", signature.Delivery{Header: header, Body: []byte(r.body)})
+	fresh, err := receiver.Receive(ctx, "example", webhook.Address{}, signature.Delivery{Header: header, Body: []byte(r.body)})
 	if err == nil && fresh {
 		select {
 		case <-s.acked:
