@@ -50,6 +50,7 @@ type resultRead struct {
 type check struct {
 	name  string
 	link  string      // for the file of that name only; "" for all
+	when  *expression // it is made only where this is true; nil for always
 	json  bool        // the body is one JSON value
 	jsonl bool        // each line of the body that is not empty is one JSON value
 	lines *expression // so many lines of the body are not empty
@@ -68,14 +69,14 @@ func (p *parser) checks(s section, name string) []check {
 	}
 	var list []check
 	for i, item := range n.Content {
-		known := []string{"name", "json", "jsonl", "lines", "size", "expr"}
+		known := []string{"name", "when", "json", "jsonl", "lines", "size", "expr"}
 		if name == "link_checks" {
 			known = append(known, "link")
 		}
 		c := p.d.section(item, fmt.Sprintf("%s[%d]", s.at(name), i), known...)
 		env := p.env.answer
 		k := check{
-			name: c.text("name"), link: c.text("link"), json: c.flag("json"), jsonl: c.flag("jsonl"),
+			name: c.text("name"), link: c.text("link"), when: c.expression(env, "when", boolean), json: c.flag("json"), jsonl: c.flag("jsonl"),
 			lines: c.expression(env, "lines", count), size: c.expression(env, "size", count), expr: c.expression(env, "expr", boolean),
 		}
 		if c.node == nil {
@@ -263,6 +264,15 @@ func expectsHTML(checks []check, mediaTypes []string) bool {
 func (c *Contract) verdicts(v view, body []byte, checks []check) []events.Check {
 	list := []events.Check{{Name: "not_empty", Passed: len(body) > 0}}
 	for _, k := range checks {
+		if k.when != nil {
+			switch due, err := k.when.bool(v.vars); {
+			case err != nil:
+				list = append(list, events.Check{Name: k.name, Detail: cause(err)})
+				continue
+			case !due:
+				continue
+			}
+		}
 		list = append(list, k.verdict(v, body))
 	}
 	return list

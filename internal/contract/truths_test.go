@@ -266,6 +266,20 @@ func TestTruths(t *testing.T) {
 					t.Errorf("completed %s: %s, want %s", completed, got, want)
 				}
 			}
+			// The file of errors has what was left undone too, unless all was done.
+			failed := read(t, "openai-batches", "result_error_file")
+			for last, want := range map[string]string{
+				string(read(t, "openai-batches", "status_expired_partial").Body): "[]",
+				`{"status":"cancelled","request_counts":{"failed":0}}`:           "[]",
+				`{"status":"completed","request_counts":{"failed":2}}`:           "[]",
+				`{"status":"completed","request_counts":{"failed":3}}`:           "[complete_errors: has 2 lines, expected 3]",
+				`{"status":"completed","request_counts":{}}`:                     "[complete_errors: the number to compare with is absent: last.?request_counts.?failed]",
+				string(read(t, "openai-batches", "status_partial").Body):         "[complete_errors: has 2 lines, expected 1]",
+			} {
+				if got := fmt.Sprint(failing(openai.ReadLink(failed, Inputs{Link: "errors", LastBody: []byte(last)}))); got != want {
+					t.Errorf("errors after %s: %s, want %s", last, got, want)
+				}
+			}
 			cut := a
 			cut.Body = a.Body[:len(a.Body)-20]
 			if got := fmt.Sprint(failing(openai.ReadLink(cut, Inputs{Link: "errors"}))); got != "[jsonl: line 2 is not one JSON value]" {
