@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -745,9 +746,20 @@ func (s *State) remember(id string) {
 
 func (s *State) derive() {
 	s.NextLook, s.WaitingFor, s.Because = time.Time{}, "", ""
-	step, ok := first(Steps(*s))
+	steps := Steps(*s)
+	step, ok := first(steps)
 	if ok {
 		s.NextLook, s.WaitingFor, s.Because = latest(after(step.At, 0), s.Started), string(step.Kind), step.Because
+		if step.Kind == StepDeadline {
+			// People want to know what rests, and not that a deadline comes before
+			// the end of the rest.
+			for _, other := range steps {
+				if strings.HasPrefix(other.Because, deferredPrefix) {
+					s.WaitingFor, s.Because = string(other.Kind), other.Because
+					break
+				}
+			}
+		}
 		return
 	}
 	switch {

@@ -137,16 +137,19 @@ type walk struct {
 	steps []Step
 }
 
+// deferredPrefix begins what is said of a step that rests.
+const deferredPrefix = "deferred: "
+
 // add appends a step, not before a deferral's end. The one read after the
 // result deadline does not wait for a provider that is busy.
 func (w *walk) add(step Step) {
 	p := &w.s.Pace
 	last := step.Kind == StepRead && step.Prompt == "deadline" && p.Deferred == events.DeferThrottled
 	if step.Kind != StepDeadline && !last && p.DeferUntil.After(step.At) {
-		step.At, step.Because = p.DeferUntil, "deferred: "+string(p.Deferred)
+		step.At, step.Because = p.DeferUntil, deferredPrefix+string(p.Deferred)
 	}
 	if (step.Kind == StepCreate || step.Kind == StepPrepare) && p.RestCreates.After(step.At) {
-		step.At, step.Because = p.RestCreates, "deferred: "+string(p.Resting)
+		step.At, step.Because = p.RestCreates, deferredPrefix+string(p.Resting)
 	}
 	w.steps = append(w.steps, step)
 }

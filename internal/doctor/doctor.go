@@ -171,6 +171,7 @@ type visit struct {
 	stuck  []Check // operations come last
 	cut    []string
 	open   []projections.State // those that have not ended, as far as looked
+	held   []string            // providers with a hold of their own
 }
 
 func (v *visit) add(name, subject string, s Status, seen string, do ...string) {
@@ -259,6 +260,7 @@ func (v *visit) holds() {
 		case h.Unreadable != "":
 			v.add("hold", whose, Fail, "a fact of it cannot be read: "+h.Unreadable, "run the program version that wrote it")
 		case h.Scope != events.HoldNone:
+			v.held = append(v.held, h.Provider)
 			what := "creates are"
 			if h.Scope == events.HoldAll {
 				what = "all calls are"

@@ -326,6 +326,9 @@ func TestEachCheck(t *testing.T) {
 				state(8, projections.PhaseCreatePending, deferred(events.DeferStorageLow)),
 				state(6, projections.PhaseCreatePending, deferred("of_a_later_version")),
 				state(7, projections.PhaseCreatePending, func(s *projections.State) { s.Paused = true }),
+				state(9, projections.PhaseCreatePending, func(s *projections.State) {
+					s.Pace.RestCreates, s.Pace.Resting, s.Because = noon.Add(time.Hour), events.DeferHold, "deferred: provider_on_hold"
+				}),
 			}
 		}},
 		{"an operation is late", false, func(w *world) {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +108,12 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 	case s.Pace.Deferred != "" && s.Pace.DeferUntil.After(v.at):
 		c.Name, c.Status = nameRests, Warn
 		c.Seen = fmt.Sprintf("%s, deferred until %s: %s", where, clock(s.Pace.DeferUntil), s.Pace.Deferred)
-		c.Do = []string{deferredHelp(s)}
+		c.Do = []string{v.deferredHelp(s, s.Pace.Deferred)}
+		return c, true
+	case s.Pace.Resting != "" && s.Pace.RestCreates.After(v.at) && strings.HasSuffix(s.Because, string(s.Pace.Resting)):
+		c.Name, c.Status = nameRests, Warn
+		c.Seen = fmt.Sprintf("%s, creates deferred: %s", where, s.Pace.Resting)
+		c.Do = []string{v.deferredHelp(s, s.Pace.Resting)}
 		return c, true
 	case s.Paused:
 		c.Name, c.Status = nameRests, Warn
@@ -136,9 +142,9 @@ func reasonWords(s projections.State) string {
 }
 
 // deferredHelp says what ends a deferral.
-func deferredHelp(s projections.State) string {
+func (v *visit) deferredHelp(s projections.State, why events.DeferReason) string {
 	account := s.Intent.Provider + "/" + s.Intent.Account
-	switch s.Pace.Deferred {
+	switch why {
 	case events.DeferNoCredential:
 		return "put a credential behind the reference of " + account + "; it is read anew for each call"
 	case events.DeferTargetChanged:
@@ -146,7 +152,11 @@ func deferredHelp(s projections.State) string {
 	case events.DeferThrottled:
 		return "nothing: the provider asked to come back later"
 	case events.DeferHold:
-		return "counterfoil release --provider " + s.Intent.Provider + ", once the reason for the hold is gone"
+		release := "counterfoil release"
+		if slices.Contains(v.held, s.Intent.Provider) { // and not by the hold on all
+			release += " --provider " + s.Intent.Provider
+		}
+		return release + ", once the reason for the hold is gone"
 	case events.DeferStorageLow:
 		return "make room where the data directory is, see disk above"
 	case events.DeferNoContract:
