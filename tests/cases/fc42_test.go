@@ -66,7 +66,7 @@ func TestFC42ZoneChange(t *testing.T) {
 			}
 			h := harness.New(t, harness.Options{})
 			h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(0, "running")})
-			end := c.change.Add(time.Minute) // past the change
+			end := c.change.Add(time.Minute + 17*time.Second) // past the change, and no whole minute
 			berlin := end.In(time.Local).Format(time.RFC3339)
 			var ids []string
 			for _, deadline := range []string{
@@ -74,7 +74,7 @@ func TestFC42ZoneChange(t *testing.T) {
 				berlin,
 				end.In(time.FixedZone("", -9*3600-1800)).Format(time.RFC3339),
 				end.In(time.FixedZone("", 14*3600)).Format("2006-01-02T15:04:05.000Z07:00"),
-				"2m",
+				"2m17s",
 			} {
 				op, _, err := h.Client.Submit(t.Context(), "until-"+deadline, client.Submission{
 					Provider: "example", Params: json.RawMessage(`{"n":1}`), Deadlines: &client.Deadlines{Result: deadline},
@@ -178,7 +178,7 @@ func TestFC42ProvidersTimes(t *testing.T) {
 					Status: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: fmt.Sprintf(`{"state":"running","updated_at":%q}`, text),
 				}))
 			op := h.Submit("k", "example", `{"n":1}`)
-			time.Sleep(time.Until(at))
+			time.Sleep(time.Until(at) - time.Millisecond)
 			early := h.Sim.Count(simulator.Filter{Call: simulator.Status})
 			want(t, "reads before the time named", early, 1)
 			time.Sleep(10 * time.Second)
