@@ -79,7 +79,8 @@ func (r Rest) Command(operation string) string {
 }
 
 // Notice is what is said of one rest of one operation. It is made of names, codes
-// and times: no text of the provider, of a caller or of an error.
+// and times: no text of the provider but the job's id, none of a caller or of an
+// error.
 type Notice struct {
 	Version   int                    `json:"version"` // of this document: 1
 	ID        string                 `json:"id"`      // the same for a repeat
