@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/counterfoil/counterfoil/events"
-	"github.com/counterfoil/counterfoil/internal/notice"
+	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -23,7 +23,7 @@ func TestRunbooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	pages := map[string]bool{"README.md": true}
-	for _, rest := range notice.Rests() {
+	for _, rest := range runbook.Rests() {
 		pages[rest.Page()] = true
 		text, err := os.ReadFile(filepath.Join(runbooks, rest.Page()))
 		if err != nil {
@@ -42,12 +42,13 @@ func TestRunbooks(t *testing.T) {
 		if len(commands) < 3 {
 			t.Errorf("%s has only the commands %q", rest.Page(), commands)
 		}
-		for _, command := range append(commands, rest.Command("OPERATION")) {
+		for _, command := range commands {
 			checkCommand(t, rest, command)
 		}
+		checkAgrees(t, rest, string(text))
 	}
 	for _, command := range commandsIn(string(index)) {
-		checkCommand(t, notice.Rest{}, command)
+		checkCommand(t, runbook.Rest{}, command)
 	}
 	files, err := os.ReadDir(runbooks)
 	if err != nil {
@@ -70,12 +71,12 @@ func commandsIn(text string) []string {
 	return list
 }
 
-// commandWords splits a command line at spaces outside of double quotes.
-var commandWords = regexp.MustCompile(`"[^"]*"|\S+`)
+// commandWords splits a command line at spaces outside of quotes.
+var commandWords = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 
 // checkCommand parses the command as the program would, and where it decides,
 // asks whether the decision fits the state.
-func checkCommand(t *testing.T, rest notice.Rest, command string) {
+func checkCommand(t *testing.T, rest runbook.Rest, command string) {
 	t.Helper()
 	a := &app{stdout: io.Discard, stderr: io.Discard}
 	cmd, args, err := a.root().Find(commandWords.FindAllString(command, -1)[1:])
@@ -97,16 +98,48 @@ func checkCommand(t *testing.T, rest notice.Rest, command string) {
 	if ok, why := projections.Allowed(state, choice); !ok {
 		t.Errorf("%s: %q does not fit: %s", rest.Page(), command, why)
 	}
-	needs := map[events.DecisionKind]string{events.DecideAdopt: "job", events.DecideMarkCancelled: "evidence"}
-	if flag := needs[choice]; flag != "" && !cmd.Flags().Changed(flag) {
-		t.Errorf("%s: %q lacks --%s", rest.Page(), command, flag)
+	if len(commandsAccepting(command)) > 0 {
+		t.Errorf("%s: %q binds or risks something by being pasted", rest.Page(), command)
+	}
+}
+
+// commandsAccepting finds what a person has to write themselves.
+func commandsAccepting(command string) []string {
+	return slices.DeleteFunc([]string{"--accept-risk", "--job", "--evidence"}, func(flag string) bool { return !strings.Contains(command, flag) })
+}
+
+// checkAgrees asks whether the page has each step that notices and the doctor
+// give, in the same words and order, and begins to look as they do.
+func checkAgrees(t *testing.T, rest runbook.Rest, page string) {
+	t.Helper()
+	at := 0
+	for i, step := range runbook.Steps(projections.State{Operation: "OPERATION", Phase: rest.Phase, Quarantine: rest.Kind}) {
+		want := "\n**Look at**\n\n- `" + step.Command + "`"
+		if i > 0 {
+			want = "\n- " + step.When
+			if step.Command != "" {
+				want += ": `" + step.Command + "`"
+			}
+		}
+		next := strings.Index(page[at:], want)
+		if next < 0 {
+			t.Errorf("%s has no %q, or not here", rest.Page(), want)
+			continue
+		}
+		at += next
+		bullet, _, _ := strings.Cut(page[at+1:], "\n")
+		for _, flag := range commandsAccepting(step.Add) {
+			if !strings.Contains(bullet, flag) {
+				t.Errorf("%s: %q does not say what to add with %s", rest.Page(), bullet, flag)
+			}
+		}
 	}
 }
 
 // The check itself finds what is wrong.
 func TestRunbookCommandsAreFound(t *testing.T) {
-	got := commandsIn("`counterfoil get OPERATION`, and `counterfoil decide OPERATION adopt --job JOB`; not `serve`")
-	if want := []string{"counterfoil get OPERATION", "counterfoil decide OPERATION adopt --job JOB"}; !slices.Equal(got, want) {
+	got := commandsIn("`counterfoil get OPERATION`, and `counterfoil decide OPERATION adopt`; not `serve`")
+	if want := []string{"counterfoil get OPERATION", "counterfoil decide OPERATION adopt"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }

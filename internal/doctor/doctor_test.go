@@ -479,46 +479,6 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// The commands that are offered are those that the state allows.
-func TestCommandsAreAllowed(t *testing.T) {
-	offered := map[string]bool{}
-	for _, phase := range []projections.Phase{
-		projections.PhaseResultTimedOut, projections.PhaseCancellationUnconfirmed, projections.PhaseResultUnavailable,
-		projections.PhaseResultValidationFailed, projections.PhaseQuarantined,
-	} {
-		kinds := []projections.Quarantine{""}
-		if phase == projections.PhaseQuarantined {
-			kinds = []projections.Quarantine{projections.QuarantineConflict, projections.QuarantineLost, projections.QuarantineUnknown, projections.QuarantineUnreadable}
-		}
-		for _, kind := range kinds {
-			s := state(1, phase, func(s *projections.State) { s.Quarantine = kind })
-			list := Commands(s)
-			if len(list) == 0 {
-				t.Errorf("%s %s: nothing helps", phase, kind)
-			}
-			for _, command := range list {
-				rest, decides := strings.CutPrefix(command, "counterfoil decide op_1 ")
-				if !decides {
-					continue
-				}
-				choice, _, _ := strings.Cut(rest, " ")
-				offered[choice] = true
-				if ok, why := projections.Allowed(s, events.DecisionKind(choice)); !ok {
-					t.Errorf("%s %s: %s is offered and refused: %s", phase, kind, choice, why)
-				}
-			}
-		}
-	}
-	for _, choice := range []string{"abandon", "adopt", "retry_create", "resume", "retry_collection", "accept_result", "mark_cancelled"} {
-		if !offered[choice] {
-			t.Errorf("%s is never offered", choice)
-		}
-	}
-	if len(Commands(state(1, projections.PhaseObserving))) != 0 {
-		t.Error("help for an operation that goes on")
-	}
-}
-
 // The newest answer counts, and no more origins are remembered than the bound.
 func TestClocksAreBounded(t *testing.T) {
 	c := NewClocks()

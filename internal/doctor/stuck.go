@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -102,8 +103,8 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 	case s.Phase.Stopped():
 		c.Name, c.Status = nameStopped, Warn
 		c.Seen = fmt.Sprintf("%s since %s: %s", where, clock(s.Since), reasonWords(s))
-		c.Do = Commands(s)
-		c.Runbook = Runbook(s)
+		c.Do = runbook.Lines(runbook.Steps(s))
+		c.Runbook = "docs/runbooks/" + runbook.Of(s).Page()
 		return c, true
 	case s.Pace.Deferred != "" && s.Pace.DeferUntil.After(v.at):
 		c.Name, c.Status = nameRests, Warn
@@ -163,67 +164,4 @@ func (v *visit) deferredHelp(s projections.State, why events.DeferReason) string
 		return "run the program version that recorded it, or see contract above"
 	}
 	return "see what its timeline says: counterfoil timeline " + s.Operation
-}
-
-// Commands are those that help a stopped operation, in the order in which to
-// think of them. None for one that is not stopped.
-func Commands(s projections.State) []string {
-	decide := func(rest string) string { return "counterfoil decide " + s.Operation + " " + rest }
-	const why = " --why '...'"
-	look := "counterfoil timeline " + s.Operation
-	abandon := decide("abandon" + why)
-	switch s.Phase {
-	case projections.PhaseResultTimedOut:
-		return []string{decide("resume" + why), abandon}
-	case projections.PhaseCancellationUnconfirmed:
-		return []string{decide("resume" + why), decide("mark_cancelled --evidence '...'" + why), abandon}
-	case projections.PhaseResultUnavailable:
-		return []string{decide("retry_collection" + why), abandon}
-	case projections.PhaseResultValidationFailed:
-		return []string{look, decide("retry_collection" + why), decide("accept_result" + why), abandon}
-	case projections.PhaseQuarantined:
-	default:
-		return nil
-	}
-	switch s.Quarantine {
-	case projections.QuarantineUnknown:
-		list := []string{look}
-		for i, id := range s.Candidates {
-			if i == 3 || !plain(id) {
-				break
-			}
-			list = append(list, decide("adopt --job "+id+why))
-		}
-		if len(list) == 1 {
-			list = append(list, decide("adopt --job JOB"+why))
-		}
-		return append(list, decide("retry_create --accept-risk"+why), abandon)
-	case projections.QuarantineLost:
-		return []string{decide("resume" + why), abandon}
-	case projections.QuarantineConflict:
-		return []string{look, decide("adopt --job JOB" + why), abandon}
-	case projections.QuarantineUnreadable:
-		return []string{look, "run the program version that wrote the fact"}
-	}
-	return []string{look}
-}
-
-// plain says whether a provider's id can stand in a command line as it is.
-func plain(id string) bool {
-	for _, c := range []byte(id) {
-		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
-		if !ok {
-			return false
-		}
-	}
-	return id != "" && id[0] != '-' && len(id) <= 128
-}
-
-// Runbook names the page about the state in which an operation stopped.
-func Runbook(s projections.State) string {
-	name := string(s.Phase)
-	if s.Quarantine != "" {
-		name += "-" + string(s.Quarantine)
-	}
-	return "docs/runbooks/" + strings.ReplaceAll(name, "_", "-") + ".md"
 }

@@ -19,67 +19,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
+	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
 // base is where the runbooks are.
 const base = "https://github.com/counterfoil/counterfoil/blob/main/docs/runbooks/"
 
-// Rest is a phase, and the kind where it is quarantined, in which automation rests.
-type Rest struct {
-	Phase projections.Phase
-	Kind  projections.Quarantine
-}
-
-// Rests lists them all.
-func Rests() []Rest {
-	return []Rest{
-		{projections.PhaseResultTimedOut, ""},
-		{projections.PhaseCancellationUnconfirmed, ""},
-		{projections.PhaseResultUnavailable, ""},
-		{projections.PhaseResultValidationFailed, ""},
-		{projections.PhaseQuarantined, projections.QuarantineUnknown},
-		{projections.PhaseQuarantined, projections.QuarantineLost},
-		{projections.PhaseQuarantined, projections.QuarantineConflict},
-		{projections.PhaseQuarantined, projections.QuarantineUnreadable},
-	}
-}
-
-// Page is the name of the rest's page in docs/runbooks.
-func (r Rest) Page() string {
-	name := string(r.Phase)
-	if r.Kind != "" {
-		name += "-" + string(r.Kind)
-	}
-	return strings.ReplaceAll(name, "_", "-") + ".md"
-}
-
-// Command is what most often helps, with the operation's id in its place. Where
-// nothing can be said before a person has looked, it is the look.
-func (r Rest) Command(operation string) string {
-	verb := "timeline %s"
-	switch r.Phase { // the others do not rest
-	case projections.PhaseResultTimedOut, projections.PhaseCancellationUnconfirmed:
-		verb = "decide %s resume"
-	case projections.PhaseResultUnavailable, projections.PhaseResultValidationFailed:
-		verb = "decide %s retry_collection"
-	case projections.PhaseQuarantined:
-		switch r.Kind {
-		case projections.QuarantineUnknown:
-			verb = "decide %s adopt --job JOB"
-		case projections.QuarantineLost:
-			verb = "decide %s resume"
-		case projections.QuarantineConflict, projections.QuarantineUnreadable:
-		}
-	}
-	return "counterfoil " + fmt.Sprintf(verb, operation)
-}
-
 // Notice is what is said of one rest of one operation. It is made of names, codes
-// and times: no text of the provider but the job's id, none of a caller or of an
+// and times: no text of the provider but ids of jobs, none of a caller or of an
 // error.
 type Notice struct {
 	Version   int                    `json:"version"` // of this document: 1
@@ -96,18 +46,19 @@ type Notice struct {
 	Account   string                 `json:"account"`
 	Job       string                 `json:"job,omitempty"`
 	Runbook   string                 `json:"runbook"`
-	Command   string                 `json:"command"`
+	Command   string                 `json:"command"` // the look to begin with
+	Help      []string               `json:"help"`    // what helps, a line for each; the first is the command
 }
 
 // Of gives the notice of a state that rests.
 func Of(s projections.State) Notice {
-	rest := Rest{s.Phase, s.Quarantine}
+	help := runbook.Lines(runbook.Steps(s)) // never empty for a state that rests
 	first := s.Notice.Made + 1 - s.Notice.Told
 	return Notice{
 		Version: 1, ID: fmt.Sprintf("%s/%d", s.Operation, first), Attempt: s.Notice.Told + 1,
 		Operation: s.Operation, Trace: s.TraceID(), Phase: s.Phase, Kind: s.Quarantine, Reason: s.Reason, Since: s.Since.UTC(),
 		Principal: s.Intent.Principal, Provider: s.Intent.Provider, Account: s.Intent.Account, Job: s.Job.ID,
-		Runbook: base + rest.Page(), Command: rest.Command(s.Operation),
+		Runbook: base + runbook.Of(s).Page(), Command: help[0], Help: help,
 	}
 }
 
@@ -125,7 +76,7 @@ func (n Notice) attributes() []any {
 	list := []any{
 		slog.String("operation", n.Operation), slog.String("trace", n.Trace), slog.String("phase", string(n.Phase)), slog.String("reason", string(n.Reason)),
 		slog.Time("since", n.Since), slog.String("provider", n.Provider), slog.String("account", n.Account),
-		slog.String("runbook", n.Runbook), slog.String("command", n.Command),
+		slog.String("runbook", n.Runbook), slog.String("command", n.Command), slog.Any("help", n.Help),
 	}
 	if n.Kind != "" {
 		list = append(list, slog.String("kind", string(n.Kind)))

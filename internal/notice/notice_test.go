@@ -425,17 +425,3 @@ func TestLogOnly(t *testing.T) {
 		}
 	})
 }
-
-// Rests lists every phase and kind that rests, each with a page of its own.
-func TestRests(t *testing.T) {
-	pages := map[string]bool{}
-	for _, r := range Rests() {
-		if !r.Phase.Stopped() || (r.Phase == projections.PhaseQuarantined) != (r.Kind != "") || pages[r.Page()] {
-			t.Errorf("%+v, page %s", r, r.Page())
-		}
-		pages[r.Page()] = true
-	}
-	if len(pages) != 8 {
-		t.Errorf("%d rests: the phases that rest are four and the four kinds of quarantine", len(pages))
-	}
-}

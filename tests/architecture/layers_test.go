@@ -27,7 +27,7 @@ var house = laws{
 		{"internal/codec"},
 		{"events"},
 		{"projections"},
-		{"internal/httprule", "internal/canonical"},
+		{"internal/httprule", "internal/canonical", "internal/runbook"},
 		{"internal/contract", "internal/signature"},
 		{"internal/workflow"},
 		{"internal/journal", "internal/outbound", "internal/disk"},
@@ -64,6 +64,7 @@ var house = laws{
 		"internal/httprule":  {},
 		"internal/canonical": {"github.com/go-json-experiment/json"},
 		"internal/workflow":  {},
+		"internal/runbook":   {},
 	},
 
 	// Module prefix to the only packages whose non-test files import it.

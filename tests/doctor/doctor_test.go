@@ -20,10 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/counterfoil/counterfoil/internal/broker"
-	"github.com/counterfoil/counterfoil/internal/doctor"
-	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/internal/poller"
-	"github.com/counterfoil/counterfoil/projections"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
 )
@@ -107,16 +104,6 @@ var (
 	moments   = regexp.MustCompile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+Z")
 	ages      = regexp.MustCompile("[0-9][0-9hms.]* ago")
 )
-
-// The pages named are those that notices name.
-func TestRunbooksAreThoseOfNotices(t *testing.T) {
-	for _, rest := range notice.Rests() {
-		page := doctor.Runbook(projections.State{Phase: rest.Phase, Quarantine: rest.Kind})
-		if page != "docs/runbooks/"+rest.Page() {
-			t.Errorf("%v: %s, notices name %s", rest, page, rest.Page())
-		}
-	}
-}
 
 // transcript collects what was told. What is well, and was told before in the
 // same words, is left out.
