@@ -46,6 +46,7 @@ type options struct {
 	AdminListen string // "": no metrics
 	DiskReserve string // "": none, and the free space is not asked for
 	NotifyExec  string // "": the log is all there is
+	Profile     string // directory for profiles, of the bench; "": none
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -65,7 +66,12 @@ of them hold references, never a secret: env:NAME or file:PATH, and others must
 not be able to read the files. Secrets and the credentials file may change while
 it runs. See docs/CREDENTIALS.md.`,
 		Args: exactly(0, "none"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Profile != "" {
+				return a.serveProfiled(cmd.Context(), o)
+			}
+			return a.serve(cmd.Context(), o)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Data, "data", "counterfoil-data", "data directory")
@@ -84,7 +90,22 @@ it runs. See docs/CREDENTIALS.md.`,
 	flags.StringVar(&o.AdminListen, "admin-listen", "127.0.0.1:7767", "address of /metrics, /readyz and /healthz, which ask for no key; '' for none")
 	flags.StringVar(&o.DiskReserve, "disk-reserve", "1GiB", "free space kept for what is under way: below it new operations are refused and no create is sent; 0 for none")
 	flags.StringVar(&o.NotifyExec, "notify-exec", "", "program to run, without a shell, for each operation that stops; a JSON object comes on its standard input")
+	flags.StringVar(&o.Profile, "profile", "", "directory for a CPU and an allocation profile, written at SIGUSR1 or at the end")
+	_ = flags.MarkHidden("profile") // it is defined just above
 	return cmd
+}
+
+// serveProfiled is serve with profiles of the process.
+func (a *app) serveProfiled(ctx context.Context, o options) error {
+	wait, err := profiled(ctx, o.Profile)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	err = a.serve(ctx, o)
+	stop()
+	return errors.Join(err, wait())
 }
 
 func (a *app) serve(ctx context.Context, o options) error {
