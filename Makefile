@@ -83,7 +83,7 @@ mutants: ## every protection taken out once: the simulation must notice each
 demo: ## the demo, up until interrupted
 	$(GO) run ./cmd/counterfoil demo
 
-drill: ## the failure drills on every built-in contract
+drill: ## every failure drill on every built-in contract; the tests play some
 	$(GO) run ./cmd/counterfoil drill
 
 bench: ## benchmarks ten times, summed up by benchstat

@@ -511,7 +511,8 @@ func (r *rehearsal) delivered(ctx context.Context, id string) (err error) {
 func (r *rehearsal) creates() int { return r.stage.sim.Count(simulator.Filter{Call: simulator.Create}) }
 
 func (a *app) drillCommand() *cobra.Command {
-	return &cobra.Command{
+	var only []string
+	c := &cobra.Command{
 		Use:   "drill [CONTRACT...]",
 		Short: "Rehearse failures against the simulator, with a verdict for each contract",
 		Long: `Rehearse failures with the built-in contracts (all, or those named) against
@@ -520,11 +521,37 @@ during a cancel, a webhook twice, a restart with a stale lease, a create and an
 upload lost, throttling, a credential changed at the wrong moment. The exit code
 is 1 if one of them does not end as the contract's guarantee says. A contract
 that cannot know what became of a create stops and asks; that is its pass.`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.drill(cmd.Context(), args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.drill(cmd.Context(), args, only) },
 	}
+	c.Flags().StringArrayVar(&only, "only", nil, "only the drills whose name contains `TEXT`; may be repeated")
+	return c
 }
 
-func (a *app) drill(ctx context.Context, names []string) error {
+// chosen are the drills whose name contains one of the texts; all without texts.
+func chosen(only []string) ([]drill, error) {
+	list := drills()
+	if len(only) == 0 {
+		return list, nil
+	}
+	var names []string
+	for _, one := range list {
+		names = append(names, one.name)
+	}
+	for _, text := range only {
+		if text == "" || !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, text) }) {
+			return nil, usage("no drill's name contains %q: there are: %s", text, strings.Join(names, "; "))
+		}
+	}
+	return slices.DeleteFunc(list, func(one drill) bool {
+		return !slices.ContainsFunc(only, func(text string) bool { return strings.Contains(one.name, text) })
+	}), nil
+}
+
+func (a *app) drill(ctx context.Context, names, only []string) error {
+	list, err := chosen(only)
+	if err != nil {
+		return err
+	}
 	files, err := hurried()
 	if err != nil {
 		return err
@@ -550,7 +577,7 @@ func (a *app) drill(ctx context.Context, names []string) error {
 			return err
 		}
 		wait.Go(func() { // the drills of one contract after each other, the contracts side by side
-			for _, one := range drills() {
+			for _, one := range list {
 				if one.applies != nil && !one.applies(part) {
 					continue
 				}
