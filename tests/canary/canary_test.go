@@ -311,8 +311,8 @@ func (s *site) echo(status int, secret, sent string) simulator.Answer {
 
 // fail makes each call of one provider fail in several ways and gives the
 // operations.
-func (s *site) fail(p place) []string {
-	s.t.Helper()
+func (s *site) fail(t *testing.T, p place) []string {
+	t.Helper()
 	m := s.sim.Mount("/"+p.name, simulator.Example).Configure(simulator.Options{
 		Plan: simulator.Steps(time.Second, "running", "succeeded"), Auth: p.auth, Echo: true, LinkTTL: time.Hour,
 	})
@@ -331,11 +331,11 @@ func (s *site) fail(p place) []string {
 	}
 	var ids []string
 	submit := func(name string) client.Operation {
-		op, _, err := s.operate.Submit(s.t.Context(), p.name+name, client.Submission{
+		op, _, err := s.operate.Submit(t.Context(), p.name+name, client.Submission{
 			Provider: p.name, Params: json.RawMessage(fmt.Sprintf(`{"case":%q}`, name)), Deadlines: &client.Deadlines{Result: "20s", Create: "20s"},
 		})
 		if err != nil {
-			s.t.Fatal(err)
+			t.Fatal(err)
 		}
 		ids = append(ids, op.ID)
 		return op
@@ -345,7 +345,7 @@ func (s *site) fail(p place) []string {
 		submit(fmt.Sprintf("create-%d", i))
 		for end := time.Now().Add(patience); s.sim.Count(simulator.Filter{Mount: m.Base(), Call: simulator.Create}) <= i; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				s.t.Fatalf("create %d did not come\n%s", i, &s.log)
+				t.Fatalf("create %d did not come\n%s", i, &s.log)
 			}
 		}
 	}
@@ -354,26 +354,26 @@ func (s *site) fail(p place) []string {
 			op := submit(fmt.Sprintf("%s-%d", call, i))
 			for end := time.Now().Add(patience); op.Job == nil; time.Sleep(20 * time.Millisecond) {
 				var err error
-				if op, err = s.operate.Get(s.t.Context(), op.ID); err != nil || time.Now().After(end) {
-					s.t.Fatalf("%s has no job: %v %s", op.ID, err, op.Raw)
+				if op, err = s.operate.Get(t.Context(), op.ID); err != nil || time.Now().After(end) {
+					t.Fatalf("%s has no job: %v %s", op.ID, err, op.Raw)
 				}
 			}
 			m.Add(simulator.On(call, simulator.Match{Job: op.Job.ID, By: simulator.PerJob, To: 2}, fault))
 			if call == simulator.Cancel {
-				if _, err := s.operate.Cancel(s.t.Context(), op.ID, ""); err != nil {
-					s.t.Log(err) // it may have ended
+				if _, err := s.operate.Cancel(t.Context(), op.ID, ""); err != nil {
+					t.Log(err) // it may have ended
 				}
 			}
 		}
 	}
 	// What is lost for good stops, and is told of: no read of it is authorised.
-	lost, _, err := s.operate.Submit(s.t.Context(), p.name+"lost", client.Submission{
+	lost, _, err := s.operate.Submit(t.Context(), p.name+"lost", client.Submission{
 		Provider: p.name, Params: json.RawMessage(`{"case":"lost"}`), Deadlines: &client.Deadlines{Result: "4s"},
 	})
-	must(s.t, err)
+	must(t, err)
 	for end := time.Now().Add(patience); lost.Job == nil; time.Sleep(10 * time.Millisecond) {
-		if lost, err = s.operate.Get(s.t.Context(), lost.ID); err != nil || time.Now().After(end) {
-			s.t.Fatalf("%s has no job: %v %s", lost.ID, err, lost.Raw)
+		if lost, err = s.operate.Get(t.Context(), lost.ID); err != nil || time.Now().After(end) {
+			t.Fatalf("%s has no job: %v %s", lost.ID, err, lost.Raw)
 		}
 	}
 	m.Add(simulator.On(simulator.Status, simulator.Match{Job: lost.Job.ID}, s.echo(401, p.secret, p.auth.Value)))
@@ -390,10 +390,18 @@ func (s *site) hook(id, key string) int {
 
 func TestSecretsShowNowhere(t *testing.T) {
 	s := start(t)
-	var ids []string
-	for _, p := range places() {
-		ids = append(ids, s.fail(p)...)
+	each := make([][]string, len(places()))
+	if !t.Run("fail", func(t *testing.T) {
+		for i, p := range places() {
+			t.Run(p.name, func(t *testing.T) {
+				t.Parallel() // they mostly wait, each for a provider of its own
+				each[i] = s.fail(t, p)
+			})
+		}
+	}) {
+		t.FailNow()
 	}
+	ids := slices.Concat(each...)
 	if code := s.hook(ids[0], markHook); code/100 != 2 {
 		t.Errorf("a signed webhook is answered %d", code)
 	}
