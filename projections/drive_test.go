@@ -17,11 +17,12 @@ import (
 // live operation that nothing ever ends.
 type driver struct {
 	*ledger
-	t      *rapid.T
-	now    time.Time // the poller's clock, which is ahead of the ledger's
-	trace  []string
-	bad    bool // the provider never says anything good
-	people int  // facts by others still to come
+	t        *rapid.T
+	now      time.Time // the poller's clock, which is ahead of the ledger's
+	trace    []string
+	bad      bool   // the provider never says anything good
+	people   int    // facts by others still to come
+	identity string // of the credential
 }
 
 // most repetitions at one instant: a step may need a permit, its answer, a
@@ -66,7 +67,7 @@ func (d *driver) class() events.ErrorClass {
 }
 
 func (d *driver) attempt(tries *Tries) events.Attempt {
-	a := events.Attempt{Number: tries.Made + 1, NotAfter: d.now.Add(d.s.Intent.Policy.RequestTimeout), Timeout: d.s.Intent.Policy.RequestTimeout, Owner: "poller-1/r"}
+	a := events.Attempt{Number: tries.Made + 1, NotAfter: d.now.Add(d.s.Intent.Policy.RequestTimeout), Timeout: d.s.Intent.Policy.RequestTimeout, Owner: "poller-1/r", Identity: d.identity}
 	if tries == &d.s.Creates && d.s.Creates.Unresolved() > 0 && !d.s.RiskAccepted {
 		if ends, bounded := d.s.WindowEnds(); bounded && ends.Before(a.NotAfter) {
 			a.NotAfter = ends
@@ -100,7 +101,14 @@ func (d *driver) take(step Step) {
 	}
 	switch step.Kind {
 	case StepPrepare:
-		if r := d.put(&events.PrepareAttempted{Step: s.Ready, Attempt: d.attempt(&s.Prepares)}); r.Verdict != Applied {
+		if s.Creates.Unresolved() == 0 && rapid.IntRange(0, 9).Draw(d.t, "rotates") == 0 {
+			d.identity += "'"
+		}
+		next := s.Ready
+		if a := d.attempt(&s.Prepares); !s.Round.Serves(a.Origin, a.Account, a.Identity) {
+			next = 0
+		}
+		if r := d.put(&events.PrepareAttempted{Step: next, Attempt: d.attempt(&s.Prepares)}); r.Verdict != Applied {
 			if d.ahead == 0 {
 				d.fail("a preparation was due and possible, but its permit is %s", r.Verdict)
 			}
@@ -129,6 +137,16 @@ func (d *driver) take(step Step) {
 			d.put(&events.ResultFailed{Attempt: try.Number, Outcome: events.ResultPresumed, Call: d.call("")})
 		}
 	case StepCreate:
+		if s.Intent.Promises.Prepares > 0 && s.Creates.Unresolved() == 0 && rapid.IntRange(0, 9).Draw(d.t, "rotates") == 0 {
+			d.identity += "'"
+			if r := d.put(&events.CreateAttempted{Attempt: d.attempt(&s.Creates)}); r.Verdict == Applied {
+				d.fail("a create left with what another made")
+			}
+		}
+		if a := d.attempt(&s.Prepares); s.Intent.Promises.Prepares > 0 && !s.Round.Serves(a.Origin, a.Account, a.Identity) {
+			d.take(Step{Kind: StepPrepare})
+			return
+		}
 		if r := d.put(&events.CreateAttempted{Attempt: d.attempt(&s.Creates)}); r.Verdict != Applied {
 			if d.ahead == 0 { // with other clocks a permit may come too late
 				d.fail("a create was due and possible, but its permit is %s", r.Verdict)

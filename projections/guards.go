@@ -146,7 +146,7 @@ func (f *folding) mayCreate() bool {
 	switch {
 	case f.calling():
 		f.reason = ReasonAttemptOpen
-	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Creates), s.Ready < s.Intent.Promises.Prepares:
+	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Creates), !f.prepared():
 		f.reason = ReasonNotApplicable
 	case s.Creates.Unresolved() > 0 && !s.RiskAccepted && !s.tokenHolds(f.fact.(*events.CreateAttempted).NotAfter):
 		f.reason = ReasonNotApplicable
@@ -160,14 +160,25 @@ func (f *folding) mayCreate() bool {
 	return false
 }
 
-// mayPrepare refuses a permit for a preparation that nothing waits for.
+// prepared says whether all is there that this create needs, made where and as
+// whom the create goes.
+func (f *folding) prepared() bool {
+	a, s := f.fact.(*events.CreateAttempted), f.s
+	return s.Intent.Promises.Prepares == 0 || s.Ready >= s.Intent.Promises.Prepares && s.Round.Serves(a.Origin, a.Account, a.Identity)
+}
+
+// mayPrepare refuses a permit for a preparation that nothing waits for, and one
+// that would mix what two targets have. At another target the preparations
+// begin again, unless a create that relied on them may have made a job.
 func (f *folding) mayPrepare() bool {
-	s := f.s
+	a, s := f.fact.(*events.PrepareAttempted), f.s
+	same := s.Round.Serves(a.Origin, a.Account, a.Identity)
 	switch {
 	case f.calling():
 		f.reason = ReasonAttemptOpen
-	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Prepares),
-		s.Ready >= s.Intent.Promises.Prepares, f.fact.(*events.PrepareAttempted).Step != s.Ready:
+	case s.Cancel.Wished, s.Paused, f.createOver(), !f.numbered(&s.Prepares), s.Intent.Promises.Prepares == 0,
+		same && (a.Step != s.Ready || s.Ready >= s.Intent.Promises.Prepares),
+		!same && (a.Step != 0 || s.Creates.Unresolved() > 0 && !s.RiskAccepted):
 		f.reason = ReasonNotApplicable
 	default:
 		return true
@@ -177,6 +188,23 @@ func (f *folding) mayPrepare() bool {
 		s.Prepares.Made++
 	}
 	return false
+}
+
+// prepare is row 3a: the attempt is open. The first one at a target begins a
+// round, in which nothing of the round before counts, nor a late answer to it.
+func (f *folding) prepare() {
+	a, s := f.fact.(*events.PrepareAttempted), f.s
+	if same := s.Round.Serves(a.Origin, a.Account, a.Identity); a.Step == 0 && (!same || s.Round.Sequence == 0) {
+		again := s.Round.Again
+		if s.Round.Sequence > 0 {
+			again++
+		}
+		s.Round = Round{
+			Origin: a.Origin, Account: a.Account, Identity: a.Identity, Sequence: f.e.Sequence, Began: f.e.Time, Again: again,
+		}
+		s.Ready, s.Prepared, s.Prepares.List = 0, nil, nil
+	}
+	f.open(&s.Prepares, a.Attempt)
 }
 
 // prepares says whether the answer is one to the preparation that is under way,

@@ -143,6 +143,10 @@ func variants(p Phase) []State {
 						s.Prepares = Tries{List: prepares, Made: uint64(len(prepares))}
 						list = append(list, s)
 					}
+					for _, s.Ready = range []uint64{1, 2} { // made as somebody
+						s.Intent.Promises.Prepares, s.Round = 2, Round{Identity: "id-1", Sequence: 1, Began: epoch}
+						list = append(list, s)
+					}
 				}
 			}
 		}
@@ -159,12 +163,14 @@ func everyFact() []events.Fact {
 	attempt := events.Attempt{Number: 1, NotAfter: now, Timeout: 30 * time.Second}
 	second, third := attempt, attempt
 	second.Number, third.Number = 2, 3
+	someone, another := attempt, attempt
+	someone.Identity, another.Identity = "id-1", "id-2"
 	adopting := standard()
 	adopting.Adopt = "j1"
 	asking := standard()
 	asking.NeedsApproval = true
 	add(standard(), adopting, asking, &events.ApprovalGranted{}, &events.ApprovalDenied{})
-	for _, a := range []events.Attempt{attempt, second, third} {
+	for _, a := range []events.Attempt{attempt, second, third, someone, another} {
 		add(&events.PrepareAttempted{Attempt: a}, &events.PrepareAttempted{Step: 1, Attempt: a})
 		add(&events.CreateAttempted{Attempt: a}, &events.CancelAttempted{Attempt: a}, &events.ResultAttempted{Attempt: a})
 	}

@@ -141,11 +141,22 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 		}
 	}
 	// A create that needs something has it.
-	if _, ok := fact.(*events.CreateAttempted); ok && r.Verdict == Applied && before.Ready < p.Prepares {
-		bad("a create after %d of %d preparations", before.Ready, p.Prepares)
+	at := func(a events.Attempt) Round { return Round{Origin: a.Origin, Account: a.Account, Identity: a.Identity} }
+	made := Round{Origin: before.Round.Origin, Account: before.Round.Account, Identity: before.Round.Identity}
+	if a, ok := fact.(*events.CreateAttempted); ok && r.Verdict == Applied && p.Prepares > 0 && (before.Ready < p.Prepares || made != at(a.Attempt)) {
+		bad("a create as %+v after %d of %d preparations as %+v", at(a.Attempt), before.Ready, p.Prepares, made)
 	}
-	if a, ok := fact.(*events.PrepareAttempted); ok && r.Verdict == Applied && (before.Phase != PhaseCreatePending || a.Step != before.Ready || before.Cancel.Wished || before.Paused) {
-		bad("preparation %d, and %d are done", a.Step, before.Ready)
+	if a, ok := fact.(*events.PrepareAttempted); ok && r.Verdict == Applied {
+		again := made != at(a.Attempt)
+		switch {
+		case before.Phase != PhaseCreatePending, before.Cancel.Wished, before.Paused,
+			!again && a.Step != before.Ready, again && a.Step != 0:
+			bad("preparation %d as %+v, and %d are done as %+v", a.Step, at(a.Attempt), before.Ready, made)
+		case again && before.Creates.Unresolved() > 0 && !before.RiskAccepted:
+			bad("preparations begin again, and a create that relied on them is unresolved")
+		case again && (after.Ready > 0 || len(after.Prepared) > 0 || len(after.Prepares.List) != 1):
+			bad("%d preparations are done as somebody else", after.Ready)
+		}
 	}
 	// Rule 3: what could take something back counts only from who knew it.
 	if r.Row != "33" && r.Row != "rule 7" && before.Phase != PhaseNone {
@@ -294,7 +305,7 @@ func spoil(t *rapid.T, l *ledger, fact events.Fact, now time.Time) events.Fact {
 		if rapid.IntRange(0, 9).Draw(t, "wrong number") == 0 {
 			n = rapid.Uint64Range(0, n+1).Draw(t, "number")
 		}
-		return events.Attempt{Number: n, NotAfter: now.Add(time.Duration(rapid.IntRange(-60, 600).Draw(t, "not after")) * time.Second), Timeout: time.Duration(rapid.IntRange(0, 60).Draw(t, "timeout")) * time.Second}
+		return events.Attempt{Number: n, Identity: rapid.SampledFrom([]string{"", "", "", "id-2"}).Draw(t, "as"), NotAfter: now.Add(time.Duration(rapid.IntRange(-60, 600).Draw(t, "not after")) * time.Second), Timeout: time.Duration(rapid.IntRange(0, 60).Draw(t, "timeout")) * time.Second}
 	}
 	call := func(c *events.Call) {
 		c.AsOf = l.seq - min(l.seq, rapid.Uint64Range(0, 3).Draw(t, "behind"))

@@ -197,6 +197,7 @@ func (a args) call() events.Call {
 func (a args) attempt(tries *Tries) events.Attempt {
 	return events.Attempt{
 		Number: a.num("n", tries.Made+1), NotAfter: a.time("notafter", a.at.Add(30*time.Second)), Timeout: 30 * time.Second, Owner: "poller-1/r1",
+		Identity: a.m["as"],
 	}
 }
 
@@ -363,6 +364,12 @@ func (s *script) expectation(r Record) string {
 	}
 	if st.Job.ID != "" {
 		b.WriteString(" | job " + st.Job.ID)
+	}
+	if st.Round.Identity != "" {
+		fmt.Fprintf(&b, " | as %s", st.Round.Identity)
+		if st.Round.Again > 0 {
+			fmt.Fprintf(&b, ", again %d", st.Round.Again)
+		}
 	}
 	for _, v := range st.Prepared {
 		b.WriteString(" | " + v.Name + " " + v.Value)

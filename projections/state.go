@@ -266,6 +266,33 @@ func (t *Tries) drop(number uint64) {
 	}
 }
 
+// Round is one course of the preparations, all of them at one target: what one
+// credential uploaded may not be there for another.
+type Round struct {
+	Origin   string
+	Account  string
+	Identity string
+	Sequence uint64    // ledger sequence of the permit that began it; zero before the first
+	Began    time.Time // message time of that permit
+	Again    uint64    // rounds before it
+}
+
+// Fields implements codec.Record.
+func (r *Round) Fields(v *codec.Visitor) {
+	codec.Text(v, "or", &r.Origin)
+	codec.Text(v, "a", &r.Account)
+	codec.Text(v, "ci", &r.Identity)
+	codec.Uint(v, "q", &r.Sequence)
+	codec.Time(v, "b", &r.Began)
+	codec.Uint(v, "n", &r.Again)
+}
+
+// Serves says whether what the round made is there for a call that goes to this
+// origin and account as this identity.
+func (r *Round) Serves(origin, account, identity string) bool {
+	return r.Origin == origin && r.Account == account && r.Identity == identity
+}
+
 // Cancel is the wish to cancel and what became of it.
 type Cancel struct {
 	Wished     bool
@@ -487,6 +514,7 @@ type State struct {
 	Prepares Tries        // of the preparation that is under way
 	Ready    uint64       // preparations done
 	Prepared []events.Tag // what the create needs of them
+	Round    Round        // where, and as whom, they are made
 	Creates  Tries
 	Cancels  Tries
 	Results  Tries // where reading a result changes something
@@ -541,6 +569,7 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Nested(v, "pp", &s.Prepares)
 	codec.Uint(v, "pn", &s.Ready)
 	codec.List(v, "pv", &s.Prepared)
+	codec.Nested(v, "pf", &s.Round)
 	codec.Nested(v, "c", &s.Creates)
 	codec.Nested(v, "x", &s.Cancels)
 	codec.Nested(v, "rr", &s.Results)

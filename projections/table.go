@@ -202,7 +202,7 @@ var transitions = []Row{
 	{
 		ID: "3a", From: []Phase{PhaseCreatePending}, On: []Trigger{"prepare.attempted"},
 		When: (*folding).mayPrepare,
-		Then: func(f *folding) { f.open(&f.s.Prepares, f.fact.(*events.PrepareAttempted).Attempt) },
+		Then: (*folding).prepare,
 	},
 	{
 		ID: "3b", From: []Phase{PhaseCreatePending}, On: []Trigger{"prepare.answered/done"},
@@ -219,7 +219,14 @@ var transitions = []Row{
 	{
 		ID: "3c", From: []Phase{PhaseCreatePending}, On: []Trigger{"prepare.answered/rejected"},
 		When: func(f *folding) bool { return f.prepares(AttemptRejected) },
-		Then: func(f *folding) { f.enter(PhaseFailed, ReasonRefused) },
+		Then: func(f *folding) {
+			if f.s.Creates.Unresolved() > 0 { // its risk was accepted, and is not taken now
+				f.s.RiskAccepted, f.s.Granted = false, false
+				f.quarantineUnknown()
+				return
+			}
+			f.enter(PhaseFailed, ReasonRefused)
+		},
 	},
 	{
 		ID: "4", From: inCOrQuarantined(), On: []Trigger{"create.answered/accepted", "create.answered/conflict"},

@@ -361,11 +361,16 @@ func unsent(s projections.State) events.Call {
 // prepare makes one call the create needs. A crash before the permit leaves
 // nothing. After it, an open attempt, which the next owner presumes to have left
 // and makes again: it makes no job, and the contract says that repeating it is
-// safe. What it left at the provider the first time stays there, unused.
+// safe. What it left at the provider the first time stays there, unused. The
+// permit that begins the preparations again is no other: before it the old ones
+// count, after it none does.
 func (p *Poller) prepare(ctx context.Context, s projections.State, c *calls, e workflow.SendPrepare) (projections.State, error) {
 	in, err := p.inputsWithParams(ctx, s, c)
 	if err != nil {
 		return s, err
+	}
+	if e.Step == 0 {
+		in.Prepared = map[string]string{} // what is there counts no more
 	}
 	step := int(e.Step)
 	request, err := c.contract.Prepare(step, in)

@@ -2,7 +2,9 @@ package poller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/workflow"
 	"github.com/counterfoil/counterfoil/projections"
@@ -138,6 +141,183 @@ func TestPreparationGivenUp(t *testing.T) {
 		}
 		if got := last[*events.PrepareAnswered](h); got.Outcome != events.PrepareNotSent {
 			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// rotated is a credential whose identity a test changes, and a provider with
+// files that only the identity that uploaded them can name.
+type rotated struct {
+	t       *testing.T
+	now     string
+	owner   map[string]string // identities by file
+	creates int
+}
+
+func rotating(h *house) *rotated {
+	p := &rotated{t: h.t, now: "id-1", owner: map[string]string{}}
+	h.caller.identity = func() (string, error) { return p.now, nil }
+	return p
+}
+
+func (p *rotated) upload(_ context.Context, r outbound.Request) (outbound.Answer, error) {
+	if r.Credential.Identity != p.now {
+		return outbound.Answer{}, &outbound.Failure{Class: outbound.CredentialChanged, Sent: outbound.NotSent, Err: errors.New("rotated")}
+	}
+	id := fmt.Sprintf("file-%d", len(p.owner)+1)
+	p.owner[id] = p.now
+	return answered(r, 201, fmt.Sprintf(`{"id": %q}`, id)), nil
+}
+
+func (p *rotated) create(_ context.Context, r outbound.Request) (outbound.Answer, error) {
+	if r.Credential.Identity != p.now {
+		return outbound.Answer{}, &outbound.Failure{Class: outbound.CredentialChanged, Sent: outbound.NotSent, Err: errors.New("rotated")}
+	}
+	p.creates++
+	if file := header(r, "X-Input"); p.owner[file] != p.now {
+		p.t.Errorf("a create as %s names %s of %q", p.now, file, p.owner[file])
+	}
+	return answered(r, 201, accepts), nil
+}
+
+// answers what comes, an upload or a create.
+func (p *rotated) any(ctx context.Context, r outbound.Request) (outbound.Answer, error) {
+	if strings.HasSuffix(r.URL, "/v1/files") {
+		return p.upload(ctx, r)
+	}
+	return p.create(ctx, r)
+}
+
+// What one credential uploaded is not there for another: the upload is made
+// again, whenever the change comes, and the create names the new one.
+func TestPreparedAsAnother(t *testing.T) {
+	again := []string{"prepare.attempted", "POST /v1/files", "prepare.answered"}
+	created := []string{"create.attempted", "POST /v1/jobs", "claim", "create.answered"}
+	for name, c := range map[string]struct {
+		at    string // the fact after which the credential changes
+		trail []string
+	}{
+		"uploaded":           {"prepare.answered", slices.Concat(again, again, created)},
+		"before it left":     {"prepare.attempted", slices.Concat(again, again, created)},
+		"before the create":  {"create.attempted", slices.Concat(again, []string{"create.attempted", "POST /v1/jobs", "create.answered"}, again, created)},
+		"not before the job": {"create.answered", slices.Concat(again, created)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse(t, uploads())
+				p := rotating(h)
+				h.stored(c.at, func() { p.now = "id-2" })
+				h.caller.then(p.any, p.any, p.any, p.any, p.any, p.any)
+				var trail []string
+				for s := h.state(); s.Phase == projections.PhaseCreatePending; s = h.state() {
+					time.Sleep(time.Until(h.due().at))
+					_, more := h.attend()
+					trail = append(trail, more...)
+				}
+				same(t, trail, c.trail...)
+				if s := h.state(); s.Phase != projections.PhaseAccepted || p.creates != 1 {
+					t.Errorf("%s (%s) after %d creates", s.Phase, s.Reason, p.creates)
+				}
+			})
+		})
+	}
+}
+
+// A worker that dies at any step of preparing again leaves what the next one
+// goes on from, as whoever the credential is by then.
+func TestPreparedAsAnotherCrash(t *testing.T) {
+	type crash struct {
+		kind string // of the fact
+		nth  int
+		done bool // the fact is stored
+	}
+	for _, c := range []crash{
+		{"prepare.attempted", 2, false}, {"prepare.attempted", 2, true},
+		{"prepare.answered", 2, false}, {"prepare.answered", 2, true},
+		{"create.attempted", 1, false}, {"create.attempted", 1, true},
+	} {
+		for _, then := range []string{"id-2", "id-1", "id-3"} {
+			t.Run(fmt.Sprintf("%s %d stored %v, then %s", c.kind, c.nth, c.done, then), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					h := newHouse(t, changes{replace: uploads().replace, intent: uploads().intent, config: func(c *Config) { c.Record = time.Second }})
+					p := rotating(h)
+					h.caller.then(p.any, p.any, p.any, p.any, p.any, p.any, p.any, p.any)
+					ctx, die := context.WithCancel(t.Context())
+					n, dead := 0, false
+					h.store.before = func(_ journal.Stream, m journal.Outgoing) error {
+						if kindOf(m) == c.kind {
+							n++
+						}
+						if n == c.nth && !c.done {
+							dead = true
+						}
+						if dead {
+							die()
+							return journal.ErrUnanswered
+						}
+						return nil
+					}
+					h.store.after = func(_ journal.Stream, m journal.Outgoing) {
+						if kindOf(m) == "prepare.answered" && p.now == "id-1" {
+							p.now = "id-2"
+						}
+						if n == c.nth && kindOf(m) == c.kind {
+							dead = true
+							die()
+						}
+					}
+					l := h.due()
+					_ = h.poller.Attend(ctx, l) // as far as it comes
+					if !dead {
+						t.Fatal("the step never came")
+					}
+					h.store.before, h.store.after = nil, nil
+					p.now = then
+					for s := h.state(); s.Phase == projections.PhaseCreatePending; s = h.state() {
+						time.Sleep(time.Until(h.due().at))
+						h.attend()
+					}
+					// Of a create that may have left, the look-ups and the token tell more.
+					if s := h.state(); (c.kind != "create.attempted" || !c.done) && (s.Phase != projections.PhaseAccepted || p.creates != 1) {
+						t.Errorf("%s (%s) after %d creates", s.Phase, s.Reason, p.creates)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A credential that changes all the time is not answered with uploads without
+// end: they become rarer, and the create deadline ends them.
+func TestPreparingAgainIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, changes{replace: uploads().replace, intent: func(i *events.IntentRecorded) {
+			i.Promises.Prepares, i.Deadlines.Create = 1, time.Hour
+		}})
+		p := rotating(h)
+		n := 1
+		h.store.after = func(_ journal.Stream, m journal.Outgoing) {
+			if kindOf(m) == "prepare.answered" {
+				n++
+				p.now = fmt.Sprintf("id-%d", n)
+			}
+		}
+		begun := time.Now()
+		for s := h.state(); s.Phase == projections.PhaseCreatePending; s = h.state() {
+			h.caller.then(p.any, p.any)
+			time.Sleep(time.Until(h.due().at))
+			h.attend()
+		}
+		s := h.state()
+		took := time.Since(begun)
+		if s.Phase != projections.PhaseFailed || s.Reason != projections.ReasonNeverSent || took < time.Hour || took > time.Hour+time.Minute {
+			t.Errorf("%s (%s) after %s", s.Phase, s.Reason, took)
+		}
+		if most := 2 + 10 + int(time.Hour/(s.Intent.Policy.BackoffMax*9/10)); p.creates != 0 || len(p.owner) < 5 || len(p.owner) > most {
+			t.Errorf("%d uploads, at most %d, and %d creates", len(p.owner), most, p.creates)
+		}
+		if d := last[*events.StepDeferred](h); d.Reason != events.DeferTargetChanged {
+			t.Errorf("%+v", d)
 		}
 	})
 }

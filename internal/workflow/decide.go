@@ -307,11 +307,22 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 	return Decision{}, false
 }
 
-// prepare permits one call that the create needs. There is no create yet whose
-// account it could miss.
+// prepare permits one call that the create needs: the next one, or the first
+// where the calls made so far went elsewhere or as someone else. Targets that
+// change again and again make that rarer, up to the longest backoff, until the
+// create deadline.
 func prepare(s projections.State, w World, step projections.Step) (Decision, bool) {
 	if w.Target.Missing != "" {
 		return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+	}
+	next := s.Ready
+	if r := s.Round; !serves(s, w) {
+		next = 0
+		if at := r.Began.Add(s.Backoff(r.Again)); r.Again > 0 && at.After(w.Now) {
+			return Decision{Step: step, Fact: &events.StepDeferred{
+				Until: at, Reason: events.DeferTargetChanged, Detail: "what was prepared is elsewhere, and was made again before",
+			}}, true
+		}
 	}
 	timeout := s.Intent.Policy.RequestTimeout
 	notAfter := w.Now.Add(timeout)
@@ -323,17 +334,27 @@ func prepare(s projections.State, w World, step projections.Step) (Decision, boo
 	}
 	a := attempt(s.Prepares.Made+1, w, notAfter, timeout)
 	return Decision{
-		Step: step, Fact: &events.PrepareAttempted{Step: s.Ready, Attempt: a}, Effect: SendPrepare{Step: s.Ready, Attempt: a},
+		Step: step, Fact: &events.PrepareAttempted{Step: next, Attempt: a}, Effect: SendPrepare{Step: next, Attempt: a},
 	}, true
 }
 
-// create permits one create request, if it can still leave in time.
+// serves says whether what was prepared is there for a call that leaves now.
+func serves(s projections.State, w World) bool {
+	return s.Round.Serves(w.Target.Origin, w.Target.Account, w.Target.Identity)
+}
+
+// create permits one create request, if it can still leave in time. What was
+// prepared at another target is prepared again first.
 func create(s projections.State, w World, step projections.Step) (Decision, bool) {
 	if d, changed := pinned(s, w, step); changed {
 		return d, true
 	}
 	if w.Target.Missing != "" {
 		return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+	}
+	if s.Intent.Promises.Prepares > 0 && !serves(s, w) {
+		step.Kind, step.Because = projections.StepPrepare, "what was prepared is not there for the create"
+		return prepare(s, w, step)
 	}
 	timeout := s.Intent.Policy.RequestTimeout
 	notAfter := w.Now.Add(timeout)
@@ -350,11 +371,11 @@ func create(s projections.State, w World, step projections.Step) (Decision, bool
 		return Decision{}, false
 	}
 	a := attempt(s.Creates.Made+1, w, notAfter, timeout)
-	// The bytes name where they go. If the target moved since, and that is
-	// allowed because nothing there is unresolved or the risk was accepted, the
-	// new origin gets a request of its own.
+	// The bytes name where they go and what was prepared. If either is another
+	// since, and that is allowed because nothing there is unresolved or the risk
+	// was accepted, this create gets a request of its own.
 	for _, t := range s.Creates.List {
-		if t.Origin == w.Target.Origin {
+		if t.Origin == w.Target.Origin && t.Sequence > s.Round.Sequence {
 			a.Request = t.Request
 			break
 		}

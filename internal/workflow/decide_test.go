@@ -63,6 +63,7 @@ func standard(change ...func(*events.IntentRecorded)) *events.IntentRecorded {
 func deduplicated(i *events.IntentRecorded) { i.Promises.Guarantee = events.Deduplicated }
 func once(i *events.IntentRecorded)         { i.Promises.RepeatResult = false }
 func preparing(i *events.IntentRecorded)    { i.Promises.Prepares = 1 }
+func preparingTwo(i *events.IntentRecorded) { i.Promises.Prepares = 2 }
 
 func noLookup(i *events.IntentRecorded) {
 	i.Promises.Lookup, i.Promises.LookupConclusive = events.LookupNone, false
@@ -100,6 +101,13 @@ func (y *story) answered(n uint64, o events.CreateOutcome) {
 
 func (y *story) observed(c events.Class) {
 	y.put(&events.JobObserved{JobID: "j-1", State: c, Remote: string(c), Call: y.heard("")})
+}
+
+// prepare permits and does a preparation as that identity.
+func (y *story) prepare(step uint64, identity string) {
+	a := permit(y.s.Prepares.Made+1, y.at)
+	a.Identity = identity
+	y.put(&events.PrepareAttempted{Step: step, Attempt: a}, &events.PrepareAnswered{Attempt: a.Number, Step: step, Outcome: events.PrepareDone, Call: y.heard("")})
 }
 
 // The beginnings many cases share.
@@ -276,6 +284,38 @@ func TestDecide(t *testing.T) {
 			pending(y, preparing)
 			y.put(&events.PrepareAttempted{Attempt: permit(1, 0)}, &events.PrepareAnswered{Attempt: 1, Outcome: events.PrepareDone, Call: y.heard("")})
 		}, 0, nil, "create; permit #1 not after 30s; send create"},
+		{"pending: prepared as somebody else", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1") }, time.Second, rotated, "prepare; permit preparation 0, #2 not after 31s; send preparation 0"},
+		{"pending: prepared elsewhere", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1") }, time.Second, elsewhere, "prepare; permit preparation 0, #2 not after 31s; send preparation 0"},
+		{"pending: prepared for another account", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1") }, time.Second, another, "prepare; permit preparation 0, #2 not after 31s; send preparation 0"},
+		{"pending: half prepared as somebody else", projections.PhaseCreatePending, func(y *story) { pending(y, preparingTwo); y.prepare(0, "id-1") }, time.Second, rotated, "prepare; permit preparation 0, #2 not after 31s; send preparation 0"},
+		{"pending: half prepared", projections.PhaseCreatePending, func(y *story) { pending(y, preparingTwo); y.prepare(0, "id-1") }, time.Second, nil, "prepare; permit preparation 1, #2 not after 31s; send preparation 1"},
+		{"pending: prepared as somebody else, and creates on hold", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1") }, 0, func(w *workflow.World) { rotated(w); onHold(workflow.HoldCreates)(w) }, "create; deferred until 1h0m0s creates only: provider_on_hold, why"},
+		{"pending: prepared as somebody else, and creates held", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1") }, 0, func(w *workflow.World) { rotated(w); held(w) }, "held; wait until 1h0m0s"},
+		{"pending: the identity changes back and forth", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1"); y.prepare(0, "id-2") }, 0, nil, "prepare; deferred until 1s: target_changed, what was prepared is elsewhere, and was made again before"},
+		{"pending: and prepares again after a while", projections.PhaseCreatePending, func(y *story) { pending(y, preparing); y.prepare(0, "id-1"); y.prepare(0, "id-2") }, time.Second, nil, "prepare; permit preparation 0, #3 not after 31s; send preparation 0"},
+		{"pending: too late to prepare again", projections.PhaseCreatePending, func(y *story) { pending(y, preparing, skew(5*time.Second)); y.prepare(0, "id-1") }, time.Hour - 5*time.Second, rotated, "wait until 1h0m0s"},
+		{"pending: prepared again, the create is another", projections.PhaseCreatePending, func(y *story) {
+			pending(y, preparing)
+			y.prepare(0, "id-1")
+			y.put(attempted(1, 0))
+			y.answered(1, events.CreateAmbiguous)
+			y.at = 2 * time.Minute
+			y.put(&events.LookupAnswered{Outcome: events.LookupAbsent, Conclusive: true, Call: y.heard("")})
+			y.prepare(0, "id-2")
+		}, 2 * time.Minute, rotated, "create; permit #2 not after 2m30s; send create"},
+		{"unknown: prepared, and the credential changed", projections.PhaseCreateUnknown, func(y *story) {
+			pending(y, preparing, deduplicated)
+			y.prepare(0, "id-1")
+			y.put(attempted(1, 0))
+			y.answered(1, events.CreateAmbiguous)
+		}, time.Minute, rotated, "create; deferred until 1m1s: target_changed, credential differs from the unresolved attempt's"},
+		{"pending: prepared, and the risk is taken as somebody else", projections.PhaseCreatePending, func(y *story) {
+			pending(y, preparing, noLookup)
+			y.prepare(0, "id-1")
+			y.put(attempted(1, 0))
+			y.answered(1, events.CreateAmbiguous)
+			y.put(&events.DecisionMade{Choice: events.DecideRetryCreate, Who: "operator", Why: events.Sum([]byte("why")), Sequence: y.s.Sequence, AcceptRisk: true})
+		}, 0, rotated, "prepare; permit preparation 0, #2 not after 30s; send preparation 0"},
 		{"pending: a preparation without a credential", projections.PhaseCreatePending, func(y *story) { pending(y, preparing) }, 0, missing, "prepare; deferred until 1s: credential_missing, no key"},
 		{"pending: a preparation on hold", projections.PhaseCreatePending, func(y *story) { pending(y, preparing) }, 0, onHold(workflow.HoldCreates), "prepare; deferred until 1h0m0s creates only: provider_on_hold, why"},
 		{"pending: creates on hold", projections.PhaseCreatePending, func(y *story) { pending(y) }, 0, onHold(workflow.HoldCreates), "create; deferred until 1h0m0s creates only: provider_on_hold, why"},

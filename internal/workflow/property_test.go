@@ -89,6 +89,34 @@ func drawStory(t *rapid.T) *story {
 	return y
 }
 
+// drawPrepared is an operation of which some preparations are done, as one or
+// two identities in turn.
+func drawPrepared(t *rapid.T) *story {
+	y := newStory()
+	i := standard()
+	i.Promises.Prepares = rapid.Uint64Range(1, 3).Draw(t, "needed")
+	y.put(i)
+	for range rapid.IntRange(1, 2).Draw(t, "rounds") {
+		identity := rapid.SampledFrom([]string{"id-1", "id-2"}).Draw(t, "as")
+		first := y.s.Ready
+		if y.s.Round.Identity != identity {
+			first = 0
+		}
+		for step := first; step < rapid.Uint64Range(first, i.Promises.Prepares).Draw(t, "done"); step++ {
+			y.prepare(step, identity)
+		}
+	}
+	return y
+}
+
+func drawTarget(t *rapid.T) workflow.Target {
+	w := workflow.World{Target: here}
+	if change := rapid.SampledFrom([]target{nil, elsewhere, another, rotated}).Draw(t, "target"); change != nil {
+		change(&w)
+	}
+	return w.Target
+}
+
 func drawWorld(t *rapid.T, y *story) workflow.World {
 	w := workflow.World{
 		Now:   epoch.Add(y.at + rapid.SampledFrom([]time.Duration{0, 1, time.Second, time.Minute, 4 * time.Minute, time.Hour, 5 * time.Hour}).Draw(t, "now")),
@@ -106,18 +134,24 @@ func drawWorld(t *rapid.T, y *story) workflow.World {
 	return w
 }
 
+// preparesAgain counts apart from other preparations.
+const preparesAgain projections.StepKind = "prepare again"
+
 // What Decide may never do, in any state and any world.
 func TestEffectsNeedPermits(t *testing.T) {
 	// A generator that reaches no permit or no effect of a kind proves nothing.
 	seen := map[projections.StepKind]int{}
-	rapid.Check(t, func(t *rapid.T) {
-		begun := drawStory(t)
-		for range 8 {
-			y := *begun
-			check(t, &y, drawWorld(t, &y), seen)
-		}
-	})
-	for _, k := range []projections.StepKind{projections.StepPrepare, projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
+	for range 3 { // 100 draws miss one of the kinds now and then
+		rapid.Check(t, func(t *rapid.T) {
+			begun := drawStory(t)
+			for range 8 {
+				y := *begun
+				check(t, &y, drawWorld(t, &y), seen)
+			}
+			check(t, drawPrepared(t), workflow.World{Now: epoch.Add(time.Second), Owner: "poller-2/new", Target: drawTarget(t)}, seen)
+		})
+	}
+	for _, k := range []projections.StepKind{projections.StepPrepare, preparesAgain, projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
 		if seen[k] == 0 {
 			t.Errorf("no draw led to %s", k)
 		}
@@ -164,12 +198,22 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 	case nil:
 	case workflow.SendPrepare:
 		permitted(e.Attempt, d.Fact, y.s.Prepares.Made)
-		if f := d.Fact.(*events.PrepareAttempted); f.Step != e.Step || e.Step != y.s.Ready || w.Hold.Scope != workflow.HoldNone {
-			t.Fatalf("prepares %d after %d under %+v", e.Step, y.s.Ready, w.Hold)
+		next := y.s.Ready
+		if !y.s.Round.Serves(w.Target.Origin, w.Target.Account, w.Target.Identity) {
+			next = 0
+			if y.s.Ready > 0 {
+				seen[preparesAgain]++
+			}
+		}
+		if f := d.Fact.(*events.PrepareAttempted); f.Step != e.Step || e.Step != next || w.Hold.Scope != workflow.HoldNone {
+			t.Fatalf("prepares %d as %+v after %d as %+v under %+v", e.Step, w.Target, y.s.Ready, y.s.Round, w.Hold)
 		}
 	case workflow.SendCreate:
 		if w.Hold.Scope != workflow.HoldNone || y.s.Ready < y.s.Intent.Promises.Prepares {
 			t.Fatalf("creates under %+v after %d preparations", w.Hold, y.s.Ready)
+		}
+		if y.s.Intent.Promises.Prepares > 0 && !y.s.Round.Serves(w.Target.Origin, w.Target.Account, w.Target.Identity) {
+			t.Fatalf("creates as %+v with what was prepared as %+v", w.Target, y.s.Round)
 		}
 		permitted(e.Attempt, d.Fact, y.s.Creates.Made)
 		if e.Attempt.Request != e.Stored {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +48,25 @@ func (r *rig) restart() {
 	synctest.Wait()
 }
 
+// rotateOnUpload changes the provider's key once in each run, ahead of the first
+// fact that says that an upload is done.
+func (r *rig) rotateOnUpload(o simulator.Options) {
+	var mu sync.Mutex
+	done := map[string]bool{} // runs by key; guarded by mu
+	r.w.onPublish(func(label string, _ journal.Stream, _ journal.Outgoing) {
+		mu.Lock()
+		defer mu.Unlock()
+		if label != "fact prepare.answered" || done[r.key] {
+			return
+		}
+		done[r.key] = true
+		key := fmt.Sprintf("%s-%d", harness.Token, len(done))
+		r.SetSecret("HARNESS_TOKEN", key)
+		o.Auth = simulator.Auth{Bearer: key}
+		r.mount.Configure(o)
+	})
+}
+
 // submission is what each run asks for; the name is its key too, and what the
 // simulator tells operations apart by.
 func submission(provider, name string) client.Submission {
@@ -82,6 +102,7 @@ func (r *rig) audit(id string) (problems []error) {
 	}
 	previous := events.ChainStart(id)
 	var s projections.State
+	uploader := "" // who made the newest preparation
 	for i, line := range lines {
 		e := line.Entry
 		if e.Unreadable != nil {
@@ -93,6 +114,15 @@ func (r *rig) audit(id string) (problems []error) {
 		previous = e.Digest
 		var want projections.Record
 		s, want = projections.Fold(s, e)
+		switch fact := e.Event.Fact.(type) {
+		case *events.PrepareAttempted:
+			uploader = fact.Identity
+		case *events.CreateAttempted:
+			if want.Verdict == projections.Applied && s.Intent.Promises.Prepares > 0 && fact.Identity != uploader {
+				problems = append(problems, fmt.Errorf("fact %d: a create goes as %s with what %s uploaded", e.Sequence, fact.Identity, uploader))
+			}
+		default: // nothing that leaves
+		}
 		if i < len(records) {
 			want.Build = records[i].Build
 			if !bytes.Equal(codec.Marshal(&want), codec.Marshal(&records[i])) {

@@ -32,6 +32,8 @@ type scenario struct {
 	deadlines *client.Deadlines
 	// stopped lets the run end in a state that waits for a decision.
 	stopped bool
+	// rotates gives the provider another key when an upload is done.
+	rotates bool
 }
 
 func short(states ...string) simulator.Options {
@@ -98,6 +100,11 @@ func scenarios() []scenario {
 		{
 			// The look-up finds the batch; that it finds none proves nothing there.
 			name: "upload", provider: "openai-batches", options: plain, next: adopt,
+			ends: []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
+		},
+		{
+			// The key changes behind the upload: it is made again, and the create with it.
+			name: "upload, another key", provider: "openai-batches", options: plain, next: adopt, rotates: true,
 			ends: []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
 		},
 		{
@@ -216,6 +223,9 @@ func TestEveryStep(t *testing.T) {
 					kind := one.label + " before " + one.next
 					seen := known[kind]
 					known[kind] = true
+					if s.rotates && strings.HasPrefix(one.label, "fact prepare.") {
+						return false // known, and not with another key
+					}
 					return seen
 				})
 			}
@@ -249,6 +259,9 @@ func TestEveryStep(t *testing.T) {
 func (s scenario) open(t *testing.T) *rig {
 	r := newRig(t, s.house)
 	r.mount = r.Mount(dialect(s.provider), s.provider, s.options, s.rules...)
+	if s.rotates {
+		r.rotateOnUpload(s.options)
+	}
 	return r
 }
 
