@@ -232,9 +232,12 @@ func TestPreparedAsAnotherCrash(t *testing.T) {
 		done bool // the fact is stored
 	}
 	for _, c := range []crash{
-		{"prepare.attempted", 2, false}, {"prepare.attempted", 2, true},
-		{"prepare.answered", 2, false}, {"prepare.answered", 2, true},
-		{"create.attempted", 1, false}, {"create.attempted", 1, true},
+		{"prepare.attempted", 2, false},
+		{"prepare.attempted", 2, true},
+		{"prepare.answered", 2, false},
+		{"prepare.answered", 2, true},
+		{"create.attempted", 1, false},
+		{"create.attempted", 1, true},
 	} {
 		for _, then := range []string{"id-2", "id-1", "id-3"} {
 			t.Run(fmt.Sprintf("%s %d stored %v, then %s", c.kind, c.nth, c.done, then), func(t *testing.T) {

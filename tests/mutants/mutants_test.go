@@ -152,6 +152,13 @@ func mutants() []mutant {
 			edits: []edit{{decideFile, `case t.Identity != w.Target.Identity:`, `case t.Identity != w.Target.Identity && step.Kind != projections.StepCreate:`}},
 		},
 		{
+			name: "another-identity-prepared", why: "a create leaves with what another credential uploaded", runs: 5000,
+			edits: []edit{
+				{decideFile, `if s.Intent.Promises.Prepares > 0 && !serves(s, w) {`, `if s.Intent.Promises.Prepares > 0 && !serves(s, w) && s.Operation == "" {`},
+				{guardsFile, `s.Ready >= s.Intent.Promises.Prepares && s.Round.Serves(a.Origin, a.Account, a.Identity)`, `s.Ready >= s.Intent.Promises.Prepares && a.Number > 0`},
+			},
+		},
+		{
 			name: "older-jobs", why: "jobs from before the first attempt are taken for candidates", runs: 3000,
 			edits: []edit{{callsFile, `if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from) {`, `if !j.Exact && !j.CreatedAt.IsZero() && j.CreatedAt.Before(from.AddDate(-1, 0, 0)) {`}},
 		},

@@ -49,8 +49,8 @@ func run(cfg config, store journal.Store, c clock, tracing bool) *world {
 	} else {
 		if cfg.Identity > 0 {
 			from := w.between(0, cfg.Faults)
-			w.after(from, func() { w.provider.identity = "identity-2" })
-			w.after(from+w.between(time.Second, 2*time.Minute), func() { w.provider.identity = "identity-1" })
+			w.after(from, func() { w.rotate("identity-2") })
+			w.after(from+w.between(time.Second, 2*time.Minute), func() { w.rotate("identity-1") })
 		}
 		w.edges()
 		w.after(cfg.Faults, w.heal)
@@ -303,6 +303,7 @@ func (w *world) edges() {
 func (w *world) rotate(name string) {
 	w.logf("the credential is %s", name)
 	w.provider.identity = name
+	w.provider.changes++
 }
 
 func (w *world) place(scope workflow.HoldScope) {
@@ -349,6 +350,12 @@ func (w *world) judgeHold(q *request) {
 // judgePermit checks that nobody else asks for what an unresolved attempt may
 // have made, and that a create has what it needs.
 func (w *world) judgePermit(op *operation, before projections.State, e events.Event) {
+	if f, ok := e.Fact.(*events.PrepareAttempted); ok && f.Step == 0 && before.Ready > 0 {
+		w.seen["prepare again"]++
+		if f.Identity == before.Round.Identity {
+			w.violate("%s: preparations begin again as %s, who made them", op.id, f.Identity)
+		}
+	}
 	f, ok := e.Fact.(*events.CreateAttempted)
 	if !ok {
 		return
@@ -366,19 +373,27 @@ func (w *world) judgePermit(op *operation, before projections.State, e events.Ev
 // judgeWire checks what was sent.
 func (w *world) judgeWire(op *operation, s projections.State) {
 	var calls []*request
-	creates := 0
+	creates, prepared := 0, false
 	var first *request
 	for _, q := range w.provider.wire {
 		if q.operation != op.id {
 			continue
 		}
+		prepared = prepared || q.kind == "prepare"
 		if q.kind == "create" {
 			creates++
-			switch {
-			case first == nil:
-				first = q
-			case !bytes.Equal(first.r.Body, q.r.Body), first.r.URL != q.r.URL, !slices.Equal(untraced(first.r.Header), untraced(q.r.Header)):
-				w.violate("%s: two creates differ: %s %v and %s %v", op.id, first.r.Body, first.r.Header, q.r.Body, q.r.Header)
+			url := func(q *request) string {
+				if prepared { // another upload came between, and only the query names it
+					path, _, _ := strings.Cut(q.r.URL, "?")
+					return path
+				}
+				return q.r.URL
+			}
+			if first != nil && (!bytes.Equal(first.r.Body, q.r.Body) || url(first) != url(q) || !slices.Equal(untraced(first.r.Header), untraced(q.r.Header))) {
+				w.violate("%s: two creates differ: %s %s %v and %s %s %v", op.id, first.r.URL, first.r.Body, first.r.Header, q.r.URL, q.r.Body, q.r.Header)
+			}
+			if first == nil || prepared {
+				first, prepared = q, false
 			}
 		}
 		if (q.kind == "create" || q.kind == "cancel") && !q.effect {
@@ -387,6 +402,9 @@ func (w *world) judgeWire(op *operation, s projections.State) {
 		if q.effect {
 			calls = append(calls, q)
 		}
+	}
+	if s.Round.Again > uint64(w.provider.changes) {
+		w.violate("%s: preparations began again %d times after %d changes of the credential", op.id, s.Round.Again, w.provider.changes)
 	}
 	if uint64(creates) > s.Creates.Made {
 		w.violate("%s: %d creates were sent and %d permitted", op.id, creates, s.Creates.Made)

@@ -46,6 +46,7 @@ type config struct {
 
 	// Of the provider's calls before a create, and of its list.
 	Upload, Newest bool
+	Turns          int // changes of the credential right behind an upload
 	Page, Foreign  int // jobs on a page (0: half the list), older jobs of others
 
 	// Of the caller.
@@ -126,6 +127,9 @@ func configure(seed uint64, many, plain bool) config {
 	c.NotFound = choose(0, 0, 0.05, 0.2)
 	c.Identity = choose(0, 0, 0, 1)
 	c.edges(rand.New(rand.NewPCG(seed, 0x65646765)))
+	if r := rand.New(rand.NewPCG(seed, 0x7475726e)); c.Upload && r.IntN(2) == 0 { // later still
+		c.Turns = 1 + r.IntN(4)
+	}
 	if plain {
 		c.Cancels, c.Decides = 0, false
 		c.Create, c.Result, c.Collect = 8*time.Minute, 12*time.Minute, 4*time.Minute

@@ -29,10 +29,12 @@ type provider struct {
 	token map[string]*token
 	wire  []*request
 
-	foreign []*job          // of others, older than anything here
-	files   map[string]bool // uploaded
+	foreign []*job            // of others, older than anything here
+	files   map[string]string // uploaded: by whom
 
 	identity string // of the credential as it is now
+	changes  int    // of it so far
+	turns    int    // of them that came right behind an upload
 
 	webhooks []webhook // to be delivered
 	hooks    uint64
@@ -97,7 +99,7 @@ func (r *request) over(now time.Time) {
 }
 
 func newProvider(w *world) *provider {
-	p := &provider{w: w, byID: map[string]*job{}, token: map[string]*token{}, files: map[string]bool{}, identity: "identity-1"}
+	p := &provider{w: w, byID: map[string]*job{}, token: map[string]*token{}, files: map[string]string{}, identity: "identity-1"}
 	for n := range w.cfg.Foreign {
 		at := w.began.Add(-time.Hour - time.Duration(n)*time.Second)
 		j := &job{
@@ -333,11 +335,12 @@ func (p *provider) handle(q *request) (int, http.Header, []byte) {
 			return 422, nil, []byte(`{"code":"invalid"}`)
 		}
 		id := fmt.Sprintf("file-%d", len(p.files)+1)
-		p.files[id] = true
+		p.files[id] = q.r.Credential.Identity
+		p.turn()
 		return 201, nil, fmt.Appendf(nil, `{"id":%q}`, id)
 	case "create":
-		if file := u.Query().Get("input"); c.Upload && !p.files[file] {
-			w.violate("%s: a create came with the file %q, which was not uploaded", q.operation, file)
+		if file := u.Query().Get("input"); c.Upload && (p.files[file] == "" || p.files[file] != q.r.Credential.Identity) {
+			w.violate("%s: a create came as %s with the file %q, which %q uploaded", q.operation, q.r.Credential.Identity, file, p.files[file])
 		}
 		return p.create(q)
 	case "lookup":
@@ -356,6 +359,21 @@ func (p *provider) handle(q *request) (int, http.Header, []byte) {
 		return p.fetch(j)
 	}
 	return 200, nil, p.show(j)
+}
+
+// turn changes the credential right behind an upload, for good or for a while.
+func (p *provider) turn() {
+	w := p.w
+	if w.healthy || p.turns >= w.cfg.Turns {
+		return
+	}
+	p.turns++
+	soon := pick(w, 0, w.between(0, 200*time.Millisecond), w.between(0, 5*time.Second))
+	name := fmt.Sprintf("identity-%d", 20+p.turns)
+	w.after(soon, func() { w.rotate(name) })
+	if w.chance(0.5) {
+		w.after(soon+w.between(0, 20*time.Second), func() { w.rotate("identity-1") })
+	}
 }
 
 func (p *provider) replicate() bool { return p.w.cfg.Contract == "replicate" }

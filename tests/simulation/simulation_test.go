@@ -138,7 +138,7 @@ func TestMemory(t *testing.T) {
 				t.Errorf("no run came to row %s of the transition table", row)
 			}
 		}
-		for _, what := range []string{"hold creates", "hold all", "create again"} {
+		for _, what := range []string{"hold creates", "hold all", "create again", "prepare again"} {
 			if seen[what] == 0 {
 				t.Errorf("no run had a %s", what)
 			}
