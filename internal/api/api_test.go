@@ -251,6 +251,27 @@ func TestParallel(t *testing.T) {
 	}
 }
 
+// Texts are shown beside their digests; one that was erased leaves its digest.
+func TestTextIsErased(t *testing.T) {
+	h := newHarness(t)
+	h.do("alice", "POST", "/v1/operations", map[string]string{"Idempotency-Key": "k"}, `{"provider":"example","params":{}}`)
+	h.do("alice", "POST", "/v1/operations/"+h.op+"/cancel", nil, `{"why":"SAID <here>"}`)
+	timeline := func() string {
+		w := h.do("alice", "GET", "/v1/operations/"+h.op+"/timeline", nil, "")
+		if w.Code != 200 || !strings.Contains(w.Body.String(), events.Sum([]byte("SAID <here>")).String()) {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	if text := timeline(); !strings.Contains(text, "SAID ") {
+		t.Error(text)
+	}
+	h.store.Lose(journal.Payloads)
+	if text := timeline(); strings.Contains(text, "why_text") {
+		t.Error(text)
+	}
+}
+
 // TestStoreFails: the store goes away at each write of a submit, having done it
 // or not. The caller is told to try again with the same key, and that makes one
 // operation.

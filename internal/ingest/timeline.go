@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -87,11 +89,38 @@ func (v *Service) Timeline(ctx context.Context, caller Caller, id string, after 
 		}
 		if fact := line.Entry.Event.Fact; fact != nil {
 			e.Kind = fact.Kind().String()
-			e.Fields = readable(fact)
+			if e.Fields, err = v.withTexts(ctx, readable(fact)); err != nil {
+				return TimelinePage{}, fmt.Errorf("read timeline of %s: %w", id, err)
+			}
 		}
 		page.Entries = append(page.Entries, e)
 	}
 	return page, nil
+}
+
+// withTexts adds the texts that people gave beside the digests that facts have of
+// them. One that was erased is left out, and its digest stays.
+func (v *Service) withTexts(ctx context.Context, fields Fields) (Fields, error) {
+	list := make(Fields, 0, len(fields)+2)
+	for _, field := range fields {
+		list = append(list, field)
+		if field.Name != "why" && field.Name != "evidence" {
+			continue
+		}
+		d, err := events.ParseDigest(field.Value)
+		if err != nil {
+			return nil, err
+		}
+		text, err := v.cfg.Journal.Payload(ctx, d)
+		switch {
+		case errors.Is(err, journal.ErrNoPayload):
+		case err != nil:
+			return nil, err
+		default:
+			list = append(list, Field{field.Name + "_text", string(text)})
+		}
+	}
+	return list, nil
 }
 
 // Fields are named texts in a fixed order. They are written as a JSON object.
