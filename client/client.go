@@ -455,6 +455,11 @@ func (c *Client) ResultFile(ctx context.Context, id, file string) (*Result, erro
 	return c.result(ctx, id, "?"+url.Values{"file": {file}}.Encode())
 }
 
+// UnacceptedResult reads a result as it came, also one that failed a check.
+func (c *Client) UnacceptedResult(ctx context.Context, id string) (*Result, error) {
+	return c.result(ctx, id, "?unaccepted=true")
+}
+
 func (c *Client) result(ctx context.Context, id, query string) (*Result, error) {
 	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"/result"+query, nil, nil)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/internal/outbound"
 )
 
 const defaultServer = "http://127.0.0.1:7766"
@@ -26,11 +27,11 @@ func (a *app) client() (*client.Client, error) {
 	server := firstOf(a.server, a.getenv("COUNTERFOIL_SERVER"), defaultServer)
 	key := a.getenv("COUNTERFOIL_KEY")
 	if path := firstOf(a.keyFile, a.getenv("COUNTERFOIL_KEY_FILE")); path != "" && (a.keyFile != "" || key == "") {
-		text, err := os.ReadFile(path)
+		text, err := readKey(path)
 		if err != nil {
-			return nil, &coded{exitUsage, "the file holds the key that serve printed at its first start", fmt.Errorf("read the API key: %w", err)}
+			return nil, &coded{exitUsage, "the file holds the key that serve printed at its first start, and only you may read it", fmt.Errorf("read the API key: %w", err)}
 		}
-		key = strings.TrimSpace(string(text))
+		key = strings.TrimSpace(text)
 	}
 	if key == "" {
 		return nil, &coded{exitUsage, "set COUNTERFOIL_KEY to the key that serve printed at its first start, or name its file with --key-file", errors.New("no API key is given")}
@@ -40,6 +41,26 @@ func (a *app) client() (*client.Client, error) {
 		return nil, usage("%w", err)
 	}
 	return c, nil
+}
+
+// readKey reads the file of an API key. One that others can read is refused, by the
+// rule of the service's own secrets; a pipe is read as it is.
+func readKey(path string) (string, error) {
+	const limit = 4 << 10 // bytes; a key is a line
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	var text []byte
+	if info.Mode().IsRegular() {
+		text, _, err = outbound.ReadPrivate(path, limit)
+	} else {
+		text, err = os.ReadFile(path)
+	}
+	if err == nil && len(text) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", path, limit)
+	}
+	return string(text), err
 }
 
 func firstOf(values ...string) string {
@@ -307,7 +328,11 @@ func (a *app) getCommand() *cobra.Command {
 func (a *app) listCommand() *cobra.Command {
 	var f client.Filter
 	cmd := &cobra.Command{
-		Use: "list", Short: "List operations, newest first", Args: exactly(0, "none"),
+		Use: "list", Short: "List operations, the one with the newest fact first",
+		Long: `List your operations, the one with the newest fact first. The time in a line is
+since when the operation is in its state, so it is not always in order: facts
+that leave the state as it is count too.`,
+		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
 			if err != nil {
@@ -323,6 +348,9 @@ func (a *app) listCommand() *cobra.Command {
 					items = append(items, op.Raw)
 				}
 				return a.json(map[string]any{"items": items, "next_cursor": page.Next})
+			}
+			if len(page.Items) > 1 {
+				fmt.Fprintln(a.stderr, "by newest fact, newest first; the time is since when it is in its state")
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			for _, op := range page.Items {
@@ -347,6 +375,7 @@ func (a *app) listCommand() *cobra.Command {
 
 func (a *app) resultCommand() *cobra.Command {
 	var to, file string
+	var unaccepted bool
 	cmd := &cobra.Command{
 		Use: "result OPERATION", Short: "Write the collected result to standard output or a file",
 		Long: `Write the collected result to standard output or a file. A result of several
@@ -358,7 +387,13 @@ in the list, which begins at 0.`,
 			if err != nil {
 				return err
 			}
+			if unaccepted && cmd.Flags().Changed("file") {
+				return usage("give --file or --unaccepted, not both")
+			}
 			read := c.Result
+			if unaccepted {
+				read = c.UnacceptedResult
+			}
 			if cmd.Flags().Changed("file") {
 				if file == "" {
 					return usage("--file is empty: want a file's name or place in the list")
@@ -391,6 +426,7 @@ in the list, which begins at 0.`,
 			return os.Rename(to+".part", to)
 		},
 	}
+	cmd.Flags().BoolVar(&unaccepted, "unaccepted", false, "also one that failed a check: take it for untrusted input")
 	cmd.Flags().StringVar(&to, "to", "", "file to write to")
 	cmd.Flags().StringVar(&file, "file", "", "one file of a result of several: NAME, or its place from 0")
 	return cmd
@@ -505,9 +541,15 @@ func printTimeline(to io.Writer, entries []client.Entry) error {
 // fields lists the few that tell the story on one line.
 func fields(m map[string]string) string {
 	var list []string
-	for _, name := range []string{"attempt", "number", "outcome", "job_id", "remote_state", "state", "claim", "class", "code", "which", "choice", "until", "reason", "owner"} {
-		if v := m[name]; v != "" {
-			list = append(list, name+"="+v)
+	for _, name := range []string{"decision", "who", "attempt", "outcome", "job_id", "remote_state", "class", "status", "claim", "code", "deadline", "until", "accept_risk", "reason", "detail", "owner", "why_text", "evidence_text"} {
+		v := m[name]
+		switch {
+		case v == "":
+		case strings.HasSuffix(name, "_text"), name == "detail":
+			// Free text, of a person or of somebody's configuration.
+			list = append(list, fmt.Sprintf("%s=%q", strings.TrimSuffix(name, "_text"), printable(v)))
+		default:
+			list = append(list, name+"="+printable(v))
 		}
 	}
 	return strings.Join(list, " ")

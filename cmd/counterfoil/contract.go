@@ -223,8 +223,8 @@ func (a *app) contractShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME|FILE",
 		Short: "Say in plain words what a contract promises",
-		Long: `Say in plain words what a contract promises: what happens after a lost answer,
-step by step with the times, what an answer to a cancel proves, what a look-up
+		Long: `Say in plain words what a contract takes and promises: its parameters, what
+happens after a lost answer, step by step with the times, what an answer to a cancel proves, what a look-up
 proves, deadlines, pace, results and webhooks. NAME is a built-in contract or
 one of --contracts; what has a slash or ends in .yaml is a file.`,
 		Example: `  counterfoil contract show replicate

@@ -97,7 +97,7 @@ func (a *app) ask(ctx context.Context, r *client.Report, probe, more bool) error
 	case !more:
 		return &coded{exitUnreachable, "is the service running? --data DIR says what can be said without it", err}
 	case errors.As(err, &problem):
-		r.Checks = append(r.Checks, client.ReportCheck{Name: "service", Status: checkFail, Seen: err.Error(), Do: []string{problem.Hint}})
+		r.Checks = append(r.Checks, client.ReportCheck{Name: "service", Status: checkFail, Seen: err.Error(), Do: []string{hint(problem)}})
 	default:
 		r.Checks = append(r.Checks, client.ReportCheck{Name: "service", Status: checkFail, Seen: "does not answer: " + err.Error(), Do: []string{"counterfoil serve starts it"}})
 	}

@@ -120,8 +120,8 @@ func (a *app) exit(err error) int {
 			}
 			fmt.Fprintf(a.stderr, "  %s\n", printable(e.Field+": "+e.Message+allowed))
 		}
-		if problem.Hint != "" {
-			fmt.Fprintf(a.stderr, "hint: %s\n", problem.Hint)
+		if h := hint(problem); h != "" {
+			fmt.Fprintf(a.stderr, "hint: %s\n", printable(h))
 		}
 		return exitRefused
 	case errors.As(err, &with):

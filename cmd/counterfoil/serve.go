@@ -223,7 +223,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	}()
 	if o.AdminListen != "" {
 		if l.admin, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.AdminListen); err != nil {
-			return nil, &coded{exitUsage, "--admin-listen names another address, or '' for no metrics", fmt.Errorf("listen for metrics: %w", err)}
+			return nil, &coded{exitUsage, "a second server needs its own --admin-listen: name another address, or '' for no metrics", fmt.Errorf("listen for metrics: %w", err)}
 		}
 	}
 	run := wire.NewID()

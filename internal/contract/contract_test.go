@@ -145,6 +145,27 @@ errors:
 	}
 }
 
+func TestParameterWords(t *testing.T) {
+	for _, c := range []struct {
+		p    Params
+		want []string
+	}{
+		{Params{}, []string{"Any JSON object; the provider checks its members."}},
+		{Params{Closed: true}, []string{"None: whatever is given is refused."}},
+		{Params{Required: []string{"a"}, OneOf: []string{"b", "c"}, Closed: true, Properties: []Property{
+			{Name: "a", Types: []string{"string", "null"}, Enum: []string{"x", "y"}, Description: "What it is"},
+			{Name: "b"},
+		}}, []string{
+			"a: string or null, required, one of x, y. What it is", "b: of any type", "c: of any type",
+			"Exactly one of b, c.", "Any other is refused.",
+		}},
+	} {
+		if got := c.p.words(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v:\n%q\nwant\n%q", c.p, got, c.want)
+		}
+	}
+}
+
 func TestBounds(t *testing.T) {
 	c := builtin(t, "example")
 	p, err := c.Policy(events.Policy{ClockDifference: time.Second})

@@ -32,7 +32,7 @@ func (c *Contract) Explain() string {
 // Topics says in plain words what may be relied on, and what not, with the
 // times that hold where a caller asks for no others.
 func (c *Contract) Topics() []Topic {
-	topics := []Topic{{c.Name, c.introduced()}}
+	topics := []Topic{{c.Name, c.introduced()}, {"Parameters", c.Params.words()}}
 	if len(c.prepares) > 0 {
 		topics = append(topics, Topic{"Before a create", c.preparedFor()})
 	}

@@ -71,6 +71,50 @@ func (p *parser) params(root section) {
 	}
 }
 
+// words says what a caller may send, a line for each parameter.
+func (p Params) words() []string {
+	var lines []string
+	named := map[string]bool{}
+	line := func(name, kind, bound, description string) {
+		named[name] = true
+		text := name + ": " + kind
+		if slices.Contains(p.Required, name) {
+			text += ", required"
+		}
+		if text += bound; description != "" {
+			text += ". " + description
+		}
+		lines = append(lines, text)
+	}
+	for _, prop := range p.Properties {
+		kind, bound := strings.Join(prop.Types, " or "), ""
+		if kind == "" {
+			kind = "of any type"
+		}
+		if len(prop.Enum) > 0 {
+			bound = ", one of " + strings.Join(prop.Enum, ", ")
+		}
+		line(prop.Name, kind, bound, prop.Description)
+	}
+	for _, name := range slices.Concat(p.Required, p.OneOf) {
+		if !named[name] {
+			line(name, "of any type", "", "")
+		}
+	}
+	if len(p.OneOf) > 0 {
+		lines = append(lines, "Exactly one of "+strings.Join(p.OneOf, ", ")+".")
+	}
+	switch {
+	case p.Closed && len(lines) == 0:
+		return []string{"None: whatever is given is refused."}
+	case p.Closed:
+		return append(lines, "Any other is refused.")
+	case len(lines) == 0:
+		return []string{"Any JSON object; the provider checks its members."}
+	}
+	return append(lines, "Any other is passed on; the provider checks it.")
+}
+
 // CheckParams checks a caller's parameters, which passed the canonical gate,
 // against the contract. All problems are reported.
 func (c *Contract) CheckParams(params []byte) []ParamError {

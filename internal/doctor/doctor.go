@@ -342,7 +342,7 @@ func (v *visit) accounts() []Account {
 		case a.Credential != "":
 			v.add("account", a.name(), Fail, seen, "put right what "+a.Credential+" names; it is read anew for each call")
 		case n > 0:
-			v.add("account", a.name(), Fail, seen, "give what is missing and start again")
+			v.add("account", a.name(), Fail, seen, "give what is missing: in the credentials file it counts within seconds, as a flag of serve after a restart")
 		default:
 			if idle[seen] == nil {
 				lacks = append(lacks, seen)

@@ -147,7 +147,7 @@ func (v *visit) deferredHelp(s projections.State, why events.DeferReason) string
 	account := s.Intent.Provider + "/" + s.Intent.Account
 	switch why {
 	case events.DeferNoCredential:
-		return "put a credential behind the reference of " + account + "; it is read anew for each call"
+		return "put a credential behind the reference of " + account + ", or chmod 600 its file if others can read it: the timeline's detail says which; it is read anew for each call"
 	case events.DeferTargetChanged:
 		return "put the credential and base URL of " + account + " back to those of its create until it is settled: another account knows nothing of it"
 	case events.DeferThrottled:
