@@ -150,3 +150,12 @@ func fileSystem(dir string) string {
 	}
 	return kind
 }
+
+// ownTime is the processor time of this process until now, user and system.
+func ownTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0 // there is no other error than a wrong argument
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

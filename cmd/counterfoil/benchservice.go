@@ -161,7 +161,7 @@ func (s *benchService) follow(out io.Reader, admin chan struct{}) {
 			Msg     string `json:"msg"`
 			Address string `json:"address"`
 		}
-		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == adminMessage {
+		if s.admin == "" && json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == adminMessage {
 			s.admin = entry.Address
 			once()
 		}
