@@ -22,7 +22,8 @@ func (a *app) keyCommand() *cobra.Command {
 		Use: "key", Short: "Make, list and disable API keys of a data directory",
 		Long: `Make, list and disable API keys. The commands work on DATA/keys.jsonl, whether or
 not the service runs; one that runs sees a change at the next request. Comments
-in the file do not survive a change.`,
+in the file do not survive a change. With --keys FILE they work on that file
+instead, which key add makes if it is not there.`,
 		Args: known, SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -30,8 +31,21 @@ in the file do not survive a change.`,
 	return cmd
 }
 
-// keysIn gives the keys file of a data directory that has one.
-func keysIn(data string) (string, error) {
+// keyFile is where the keys are: in a data directory, or in a file of its own as
+// for roles on a store elsewhere.
+type keyFile struct{ data, file string }
+
+func (k *keyFile) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&k.data, "data", "counterfoil-data", "data directory")
+	cmd.Flags().StringVar(&k.file, "keys", "", "file of keys, instead of that in a data directory")
+}
+
+// path gives the file. That of a data directory must be there.
+func (k *keyFile) path() (string, error) {
+	if k.file != "" {
+		return k.file, nil
+	}
+	data := k.data
 	path := filepath.Join(data, keysName)
 	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -43,7 +57,8 @@ func keysIn(data string) (string, error) {
 }
 
 func (a *app) keyAdd() *cobra.Command {
-	var data, principal string
+	var keys keyFile
+	var principal string
 	var operator bool
 	cmd := &cobra.Command{
 		Use: "add --principal NAME", Short: "Make a key and print it once", Args: exactly(0, "none"),
@@ -54,7 +69,7 @@ the key also place and release holds and read the report for operators.`,
 			if !contract.ValidName(principal) {
 				return usage("--principal is %q: want 1 to 64 of a-z, 0-9, _ and -", principal)
 			}
-			path, err := keysIn(data)
+			path, err := keys.path()
 			if err != nil {
 				return err
 			}
@@ -74,18 +89,18 @@ the key also place and release holds and read the report for operators.`,
 			return err
 		},
 	}
-	dataFlag(cmd, &data)
+	keys.flags(cmd)
 	cmd.Flags().StringVar(&principal, "principal", "", "whose key it is: 1 to 64 of a-z, 0-9, _ and -")
 	cmd.Flags().BoolVar(&operator, "operator", false, "the key may also do what is for operators")
 	return cmd
 }
 
 func (a *app) keyList() *cobra.Command {
-	var data string
+	var keys keyFile
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the keys, without what is secret", Args: exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {
-			path, err := keysIn(data)
+			path, err := keys.path()
 			if err != nil {
 				return err
 			}
@@ -114,16 +129,16 @@ func (a *app) keyList() *cobra.Command {
 			return w.Flush()
 		},
 	}
-	dataFlag(cmd, &data)
+	keys.flags(cmd)
 	return cmd
 }
 
 func (a *app) keyDisable() *cobra.Command {
-	var data string
+	var keys keyFile
 	cmd := &cobra.Command{
 		Use: "disable ID", Short: "Let nobody in with a key any more", Args: exactly(1, "one key id"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			path, err := keysIn(data)
+			path, err := keys.path()
 			if err != nil {
 				return err
 			}
@@ -153,10 +168,6 @@ func (a *app) keyDisable() *cobra.Command {
 			return nil
 		},
 	}
-	dataFlag(cmd, &data)
+	keys.flags(cmd)
 	return cmd
-}
-
-func dataFlag(cmd *cobra.Command, data *string) {
-	cmd.Flags().StringVar(data, "data", "counterfoil-data", "data directory")
 }

@@ -13,42 +13,31 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"runtime/debug"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/internal/launch"
 )
 
 func main() {
-	ctx, stop := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-signals
-		stop()
-		<-signals // the second one does not wait
-		os.Exit(exitInterrupted)
-	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
+	os.Exit(run(launch.UntilStopped(), os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
 
 // Exit codes. They are for ever.
 const (
 	exitOK          = 0
-	exitFailure     = 1   // the command could not do its work
-	exitUsage       = 2   // the command line is wrong
-	exitRefused     = 3   // the service refused; its code is on stderr
-	exitUnreachable = 4   // the service did not answer: repeat with the same key
-	exitFailed      = 10  // the operation failed
-	exitCancelled   = 11  // the operation was cancelled
-	exitAbandoned   = 12  // the operation was abandoned
-	exitStopped     = 13  // the operation waits for a decision
-	exitNotYet      = 14  // the operation goes on
-	exitInterrupted = 130 // interrupted before the work was done
+	exitFailure     = 1                  // the command could not do its work
+	exitUsage       = 2                  // the command line is wrong
+	exitRefused     = 3                  // the service refused; its code is on stderr
+	exitUnreachable = 4                  // the service did not answer: repeat with the same key
+	exitFailed      = 10                 // the operation failed
+	exitCancelled   = 11                 // the operation was cancelled
+	exitAbandoned   = 12                 // the operation was abandoned
+	exitStopped     = 13                 // the operation waits for a decision
+	exitNotYet      = 14                 // the operation goes on
+	exitInterrupted = launch.Interrupted // interrupted before the work was done
 )
 
 const exitCodesText = `Exit codes:
@@ -105,6 +94,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, getenv fu
 func (a *app) exit(err error) int {
 	var outcome ended
 	var with *coded
+	var refused *launch.Error
 	var problem *client.Problem
 	switch {
 	case err == nil:
@@ -124,6 +114,16 @@ func (a *app) exit(err error) int {
 			fmt.Fprintf(a.stderr, "hint: %s\n", printable(h))
 		}
 		return exitRefused
+	case errors.As(err, &refused):
+		fmt.Fprintf(a.stderr, "counterfoil: %v\n", refused.Err)
+		code, hint := exitFailure, refused.Hint
+		if refused.Usage {
+			code, hint = exitUsage, firstOf(hint, usageHint)
+		}
+		if hint != "" {
+			fmt.Fprintf(a.stderr, "hint: %s\n", hint)
+		}
+		return code
 	case errors.As(err, &with):
 		fmt.Fprintf(a.stderr, "counterfoil: %v\n", with.err)
 		if with.hint != "" {
@@ -135,8 +135,10 @@ func (a *app) exit(err error) int {
 	return exitFailure
 }
 
+const usageHint = "see counterfoil help"
+
 func usage(format string, args ...any) error {
-	return &coded{code: exitUsage, hint: "see counterfoil help", err: fmt.Errorf(format, args...)}
+	return &coded{code: exitUsage, hint: usageHint, err: fmt.Errorf(format, args...)}
 }
 
 func (a *app) root() *cobra.Command {
@@ -178,7 +180,7 @@ Try it: counterfoil demo`,
 	flags.StringVar(&a.server, "server", "", "address of the service (default $COUNTERFOIL_SERVER, else http://127.0.0.1:7766)")
 	flags.StringVar(&a.keyFile, "key-file", "", "file that holds the API key (default $COUNTERFOIL_KEY, or the file $COUNTERFOIL_KEY_FILE)")
 	root.AddCommand(
-		a.demoCommand(), a.serveCommand(),
+		a.demoCommand(), a.serveCommand(), a.provisionCommand(),
 		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
 		a.cancelCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.releaseCommand(), a.holdsCommand(), a.keyCommand(),
@@ -200,31 +202,14 @@ func known(cmd *cobra.Command, args []string) error {
 	return usage("%w", err)
 }
 
-// build names the program's version: that of its module, else its revision.
-func build() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return "devel-" + s.Value[:12]
-		}
-	}
-	return "devel"
-}
-
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the program's version", Args: exactly(0, "none"),
 		RunE: func(*cobra.Command, []string) error {
 			if a.output == "json" {
-				return a.json(map[string]string{"version": build()})
+				return a.json(map[string]string{"version": launch.Build()})
 			}
-			_, err := fmt.Fprintln(a.stdout, "counterfoil", build())
+			_, err := fmt.Fprintln(a.stdout, "counterfoil", launch.Build())
 			return err
 		},
 	}

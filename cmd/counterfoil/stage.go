@@ -16,6 +16,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/launch"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/wire"
@@ -113,7 +114,7 @@ func (s *stage) mount(provider, account string, o simulator.Options, rules ...si
 
 // open starts the store, the projector and the doors. Workers start with work.
 func (s *stage) open(ctx context.Context) error {
-	o := options{Data: s.dir, Listen: "127.0.0.1:0", Sync: "always", Workers: 16, AllowHTTP: true}
+	o := options{Data: s.dir, Sync: "always", Options: launch.Options{Listen: "127.0.0.1:0", Workers: 16, AllowHTTP: true}}
 	for name := range s.mounts {
 		o.BaseURLs = append(o.BaseURLs, name+"="+s.simURL+"/"+name)
 		o.Credentials = append(o.Credentials, name+"=env:"+stageCredential)

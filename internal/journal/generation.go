@@ -30,18 +30,9 @@ const historyRebuilt = "control.history_rebuilt"
 // with the streams or holds the provisioning right. A crash after the new
 // generation was recorded leaves it empty; the projectors fill it.
 func (j *Journal) CurrentGeneration(ctx context.Context) (g Generation, began bool, err error) {
-	g = FirstGeneration
-	m, err := j.store.Last(ctx, Control, historyRebuilt)
-	switch {
-	case errors.Is(err, ErrNoMessage):
-	case err != nil:
-		return 0, false, fmt.Errorf("read the generation of the history: %w", err)
-	default:
-		n, err := strconv.ParseUint(string(m.Data), 10, 64)
-		if err != nil || n <= uint64(FirstGeneration) {
-			return 0, false, fmt.Errorf("generation record %d of %s holds %.20q, want a number above 1", m.Sequence, historyRebuilt, m.Data)
-		}
-		g = Generation(n)
+	g, m, err := j.recordedGeneration(ctx)
+	if err != nil {
+		return 0, false, err
 	}
 	for p := range Partitions {
 		borne, err := j.borneOut(ctx, g, partitionToken(p))
@@ -67,6 +58,30 @@ func (j *Journal) CurrentGeneration(ctx context.Context) (g Generation, began bo
 		return next, true, nil
 	}
 	return g, false, nil
+}
+
+// RecordedGeneration gives the generation that CONTROL names, and compares
+// nothing: for processes beside others.
+func (j *Journal) RecordedGeneration(ctx context.Context) (Generation, error) {
+	g, _, err := j.recordedGeneration(ctx)
+	return g, err
+}
+
+// recordedGeneration gives the message that says so too, the zero one if none
+// does.
+func (j *Journal) recordedGeneration(ctx context.Context) (Generation, Message, error) {
+	m, err := j.store.Last(ctx, Control, historyRebuilt)
+	if errors.Is(err, ErrNoMessage) {
+		return FirstGeneration, Message{}, nil
+	}
+	if err != nil {
+		return 0, Message{}, fmt.Errorf("read the generation of the history: %w", err)
+	}
+	n, err := strconv.ParseUint(string(m.Data), 10, 64)
+	if err != nil || n <= uint64(FirstGeneration) {
+		return 0, Message{}, fmt.Errorf("generation record %d of %s holds %.20q, want a number above 1", m.Sequence, historyRebuilt, m.Data)
+	}
+	return Generation(n), m, nil
 }
 
 // borneOut says whether the newest record of a partition stands on a fact that

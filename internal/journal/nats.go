@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
 )
 
 const (
@@ -49,8 +52,18 @@ type Config struct {
 	URLs string
 	// Name is how the server's own listings show this connection.
 	Name string
-	// Replicas of each stream: 1, 3 or 5.
+	// Credentials gives the text of a NATS credentials file, or a bare nkey seed;
+	// it is asked at each connection, so that a renewed file counts. Nil: none.
+	Credentials func() ([]byte, error)
+	// TLS is how the servers are recognised and what they see of us. Nil: what
+	// the URLs say.
+	TLS *tls.Config
+	// Replicas of each stream: 1, 3 or 5; 0 means as many as they were
+	// provisioned with, for processes that never provision.
 	Replicas int
+	// Regained is called when the connection was lost and is there again, from a
+	// goroutine of the connection; nil calls nobody.
+	Regained func()
 	// Logger hears of lost and regained connections. Nil means nobody.
 	Logger *slog.Logger
 }
@@ -66,10 +79,14 @@ type NATS struct {
 // Connect connects and checks that the server can carry the journal. It makes
 // no streams.
 func Connect(ctx context.Context, c Config) (*NATS, error) {
-	if c.Replicas < 1 {
+	if c.Replicas < 0 {
 		return nil, fmt.Errorf("connect to the store: %d replicas, want at least 1", c.Replicas)
 	}
-	conn, err := nats.Connect(c.URLs, options(c)...)
+	list, err := options(c)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the store: %w", err)
+	}
+	conn, err := nats.Connect(c.URLs, list...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
@@ -91,7 +108,7 @@ type dialer func() (net.Conn, error)
 // InProcessConn implements the client library's interface of that name.
 func (d dialer) InProcessConn() (net.Conn, error) { return d() }
 
-func options(c Config) []nats.Option {
+func options(c Config) ([]nats.Option, error) {
 	list := []nats.Option{
 		nats.Name(c.Name),
 		nats.MaxReconnects(-1),
@@ -99,9 +116,35 @@ func options(c Config) []nats.Option {
 		// No buffer: a publish made while the server is away must fail then and
 		// not land when it is back, long after its caller was told otherwise.
 		nats.ReconnectBufSize(-1),
+		nats.ReconnectHandler(func(conn *nats.Conn) {
+			if c.Logger != nil {
+				c.Logger.Info("store connection regained", "server", conn.ConnectedServerName())
+			}
+			if c.Regained != nil {
+				c.Regained()
+			}
+		}),
 	}
 	if c.Dial != nil {
 		list = append(list, nats.InProcessServer(dialer(c.Dial)))
+	} else {
+		list = append(list,
+			// A credential that is refused may be renewed: two refusals are no
+			// reason to give up for ever.
+			nats.IgnoreAuthErrorAbort(),
+			// A server that went silent without closing is noticed in 20 s.
+			nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(2),
+		)
+	}
+	if c.TLS != nil {
+		list = append(list, nats.Secure(c.TLS))
+	}
+	if c.Credentials != nil {
+		who, err := authenticate(c.Credentials)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, who)
 	}
 	if c.Logger != nil {
 		list = append(list,
@@ -110,7 +153,6 @@ func options(c Config) []nats.Option {
 					c.Logger.Warn("store connection lost", "error", err)
 				}
 			}),
-			nats.ReconnectHandler(func(*nats.Conn) { c.Logger.Info("store connection regained") }),
 			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 				c.Logger.Error("store connection error", "error", err)
 			}),
@@ -118,8 +160,71 @@ func options(c Config) []nats.Option {
 	} else {
 		list = append(list, nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // the library would print
 	}
-	return list
+	return list, nil
 }
+
+// authenticate says who we are to the server: by a user's JWT and its seed, as
+// in a credentials file, or by a seed alone. Seeds are forgotten after each use.
+func authenticate(read func() ([]byte, error)) (nats.Option, error) {
+	text, err := read()
+	if err != nil {
+		return nil, err
+	}
+	sign := func(nonce []byte) ([]byte, error) {
+		text, err := read()
+		if err != nil {
+			return nil, err
+		}
+		defer wipe(text)
+		keys, err := keysIn(text)
+		if err != nil {
+			return nil, err
+		}
+		defer keys.Wipe()
+		return keys.Sign(nonce)
+	}
+	defer wipe(text)
+	keys, err := keysIn(text)
+	if err != nil {
+		return nil, err
+	}
+	defer keys.Wipe()
+	if !bytes.Contains(text, []byte(jwtMark)) {
+		public, err := keys.PublicKey()
+		if err != nil {
+			return nil, errBadCredentials
+		}
+		return nats.Nkey(public, sign), nil
+	}
+	return nats.UserJWT(func() (string, error) {
+		text, err := read()
+		if err != nil {
+			return "", err
+		}
+		defer wipe(text)
+		token, err := nkeys.ParseDecoratedJWT(text)
+		if err != nil {
+			return "", errBadCredentials
+		}
+		return token, nil
+	}, sign), nil
+}
+
+// jwtMark begins the first part of a credentials file.
+const jwtMark = "-----BEGIN NATS USER JWT-----"
+
+// errBadCredentials says no more: the library's own errors may quote.
+var errBadCredentials = errors.New("the NATS credentials are neither a credentials file nor an nkey seed of a user (SU...)")
+
+func keysIn(text []byte) (nkeys.KeyPair, error) {
+	keys, err := nkeys.ParseDecoratedUserNKey(text)
+	if err != nil {
+		return nil, errBadCredentials
+	}
+	return keys, nil
+}
+
+func wipe(text []byte) { clear(text) }
 
 // Close ends the connection.
 func (n *NATS) Close() { n.conn.Close() }
@@ -161,10 +266,16 @@ func recent(version string) bool {
 	return major > oldestMajor || major == oldestMajor && minor >= oldestMinor
 }
 
+// ErrNotProvisioned says that a stream is missing.
+var ErrNotProvisioned = errors.New("the streams are not provisioned")
+
 // Provision makes the streams that are missing, then checks all of them. It
 // never changes a stream that is there. It needs the right to create streams,
-// which no role has on a cluster.
+// which no role has on a cluster, and Config.Replicas.
 func (n *NATS) Provision(ctx context.Context) error {
+	if n.replicas == 0 {
+		return errors.New("provision the streams: the number of replicas is not given")
+	}
 	// A crash in between leaves some streams missing and the others empty;
 	// running it again makes the rest.
 	for _, s := range Streams() {
@@ -172,7 +283,7 @@ func (n *NATS) Provision(ctx context.Context) error {
 		if err == nil {
 			continue
 		}
-		if !isCode(err, codeNoStream) {
+		if !errors.Is(err, ErrNotProvisioned) {
 			return err
 		}
 		if err := n.create(ctx, configuration(s, n.replicas)); err != nil {
@@ -210,13 +321,17 @@ func (n *NATS) Check(ctx context.Context) error {
 		return err
 	}
 	var problems []error
+	replicas := n.replicas
 	for _, s := range Streams() {
 		have, err := n.info(ctx, s)
 		if err != nil {
 			problems = append(problems, err)
 			continue
 		}
-		problems = append(problems, drift(configuration(s, n.replicas), have))
+		if replicas == 0 { // of the first, for all
+			replicas = provisionedReplicas(have)
+		}
+		problems = append(problems, drift(configuration(s, replicas), have))
 	}
 	return errors.Join(problems...)
 }
@@ -229,6 +344,9 @@ func (n *NATS) info(ctx context.Context, s Stream) (jetstream.StreamConfig, erro
 	err := n.ask(ctx, "STREAM.INFO."+string(s), struct{}{}, &answer)
 	if err == nil && answer.Error != nil {
 		err = answer.Error
+	}
+	if isCode(err, codeNoStream) {
+		return jetstream.StreamConfig{}, fmt.Errorf("%w: stream %s is missing", ErrNotProvisioned, s)
 	}
 	if err != nil {
 		return jetstream.StreamConfig{}, fmt.Errorf("read configuration of stream %s: %w", s, err)

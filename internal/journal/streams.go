@@ -22,6 +22,9 @@ const (
 	partitionsKey = "counterfoil_partitions"
 	formatKey     = "counterfoil_format"
 	format        = "1" // of the subjects
+	// replicasKey is on streams with more than one replica, so that a process
+	// that makes none knows how many there should be.
+	replicasKey = "counterfoil_replicas"
 
 	// The server's own default; we send no Nats-Msg-Id, so nothing hangs on it.
 	duplicates = 2 * time.Minute
@@ -44,6 +47,9 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		Replicas:          replicas,
 		Duplicates:        duplicates,
 		Metadata:          map[string]string{partitionsKey: strconv.Itoa(Partitions), formatKey: format},
+	}
+	if replicas > 1 {
+		c.Metadata[replicasKey] = strconv.Itoa(replicas)
 	}
 	switch s {
 	case Ledger:
@@ -81,6 +87,17 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		c.AllowAtomicPublish = true
 	}
 	return c
+}
+
+// provisionedReplicas is how many replicas a stream was made with. One whose
+// record of it was taken away counts as made with one: then other fields of the
+// derived streams differ.
+func provisionedReplicas(have jetstream.StreamConfig) int {
+	n, err := strconv.Atoi(have.Metadata[replicasKey])
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
 }
 
 // derived streams can be built again from the ledger. On one node they are not

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"testing"
 	"time"
@@ -66,7 +67,9 @@ func change(t *testing.T, name string, v reflect.Value) {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 	case reflect.Map:
-		v.Set(reflect.ValueOf(map[string]string{"someone": "else", partitionsKey: "32", formatKey: format}))
+		metadata := maps.Clone(v.Interface().(map[string]string))
+		metadata["someone"] = "else"
+		v.Set(reflect.ValueOf(metadata))
 	case reflect.Slice:
 		switch v.Interface().(type) {
 		case []string:
@@ -98,6 +101,22 @@ func TestPartitionCountAndFormatAreHeld(t *testing.T) {
 		if err := drift(configuration(Ledger, 1), have); !errors.As(err, &d) || d.Have != "not set" {
 			t.Errorf("%s missing: %v", key, err)
 		}
+	}
+}
+
+// A process that makes no stream learns from them how many replicas there should
+// be; without that record the streams do not pass for ones of a single replica.
+func TestReplicasAreRead(t *testing.T) {
+	for _, replicas := range []int{1, 3} {
+		if n := provisionedReplicas(configuration(Ledger, replicas)); n != replicas {
+			t.Errorf("%d replicas, want %d", n, replicas)
+		}
+	}
+	have := configuration(History, 3)
+	delete(have.Metadata, replicasKey)
+	var d *DriftError
+	if err := drift(configuration(History, provisionedReplicas(have)), have); !errors.As(err, &d) {
+		t.Errorf("a record that was taken away: %v, want a drift", err)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/counterfoil/counterfoil/internal/outbound"
 )
 
 // Identity is what makes operation ids and tokens this installation's own. It
@@ -42,7 +44,11 @@ var ErrNoIdentity = errors.New("the identity of this installation is missing")
 // jobs. A crash while it is made leaves a temporary file and no identity; the
 // next start makes another, and nothing was derived from the first.
 func LoadIdentity(dir string, random io.Reader, now time.Time, fresh bool) (Identity, error) {
-	path := filepath.Join(dir, identityName)
+	return LoadIdentityFile(filepath.Join(dir, identityName), random, now, fresh)
+}
+
+// LoadIdentityFile is LoadIdentity for a file of any name.
+func LoadIdentityFile(path string, random io.Reader, now time.Time, fresh bool) (Identity, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !fresh {
 		return Identity{}, fmt.Errorf("%w: %s is not there, and the ledger has facts", ErrNoIdentity, path)
@@ -56,6 +62,23 @@ func LoadIdentity(dir string, random io.Reader, now time.Time, fresh bool) (Iden
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
 		return Identity{}, fmt.Errorf("identity file %s can be read by others (mode %04o): it holds the instance key; run chmod 600 on it", path, info.Mode().Perm())
 	}
+	return parseIdentity(path, text)
+}
+
+// maxIdentity is the most bytes of an identity file.
+const maxIdentity = 4 << 10
+
+// ReadIdentity reads the identity for a process that never makes one. The file
+// may be mounted as secrets are: see [outbound.ReadPrivate].
+func ReadIdentity(path string) (Identity, error) {
+	text, _, err := outbound.ReadPrivate(path, maxIdentity)
+	if err != nil {
+		return Identity{}, fmt.Errorf("read the identity of this installation: %w", err)
+	}
+	return parseIdentity(path, text)
+}
+
+func parseIdentity(path string, text []byte) (Identity, error) {
 	var id Identity
 	if err := json.Unmarshal(text, &id); err != nil {
 		return Identity{}, fmt.Errorf("identity file %s is not readable as JSON: restore it from a backup; without it the same requests get other ids and tokens", path)

@@ -77,11 +77,15 @@ func (s *Service) checks() []telemetry.Check {
 			Name: "streams", Required: true, Do: "A stream is not as it was provisioned, or could not be compared. The log names the setting to put back; until then no call with side effects is made.",
 			Look: func(context.Context) error { return s.permits() },
 		},
-		{
+	}
+	if s.cfg.Roles.Any(Projector | Poller) {
+		list = append(list, telemetry.Check{
 			Name: "holds", Required: true, Do: "Nobody can know which calls operators hold. See the log; until the holds are read no call with side effects is made.",
 			Look: func(context.Context) error { return s.holds.permits() },
-		},
-		{
+		})
+	}
+	if s.cfg.Roles.Any(Projector) {
+		list = append(list, telemetry.Check{
 			Name: "partitions", Required: true, Do: "Facts are not being recorded. Shortly after a start this passes; otherwise see the log for the partition and its error.",
 			Look: func(context.Context) error {
 				n, lag := s.metrics.Projected()
@@ -90,7 +94,7 @@ func (s *Service) checks() []telemetry.Check {
 				}
 				return nil
 			},
-		},
+		})
 	}
 	if s.cfg.Keys != nil {
 		list = append(list, telemetry.Check{

@@ -81,6 +81,10 @@ type Config struct {
 	Gone func(run string) bool
 	// Alone says that this process holds all roles of the installation.
 	Alone bool
+	// Roles are those that run here; zero means all. What only other roles need
+	// may be left out: the identity, contracts and accounts where the projector
+	// runs alone, Keys without Ingest, Listener without Ingest and Webhooks.
+	Roles Roles
 
 	Identity  Identity
 	Contracts map[string]*contract.Contract
@@ -108,8 +112,12 @@ type Config struct {
 	Policy outbound.Policy
 
 	// Check says what of the streams is not as it was provisioned; it is asked
-	// every minute. Nil where nobody else can change them.
+	// every minute, and whenever Regained gives something. Nil where nobody else
+	// can change them.
 	Check func(ctx context.Context) error
+	// Regained gives something when the connection to the store was lost and
+	// is there again; nil where that cannot be.
+	Regained <-chan struct{}
 
 	// Sync is how the store writes, always or interval; "" where that cannot be
 	// seen. It is only reported.
@@ -161,18 +169,17 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	var s *Service // the series are read when it runs
 	watched := watch(ctx, cfg, func() (creates, all int, known bool) { return s.holds.count() })
 	cfg.Store = watched.metrics.Store(cfg.Store)
-	// Before anything is appended: power loss may have taken facts that the
-	// history has seen.
-	generation, began, err := journalOver(cfg.Store, cfg.Clock, 0).CurrentGeneration(ctx)
+	cfg.Roles = cfg.Roles.orAll()
+	generation, err := generationOf(ctx, cfg)
 	if err != nil {
 		return nil, err
-	}
-	if began {
-		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
 	}
 	s = &Service{cfg: cfg, watched: watched, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
+	}
+	if cfg.Roles.Any(Ingest|Poller|Webhooks) && len(cfg.Identity.Key) == 0 {
+		return nil, errors.New("no identity is given, from which ids and keys are derived")
 	}
 	s.outbound, err = outbound.New(outbound.Config{
 		Dial: cfg.Dial, Clock: cfg.Clock, Resolve: cfg.Resolve, AllowHTTP: cfg.AllowHTTP, Policy: cfg.Policy,
@@ -204,19 +211,35 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// RunDoors serves callers and providers until ctx ends, and makes facts of what
-// providers delivered.
+// generationOf gives the generation of the history to work on.
+func generationOf(ctx context.Context, cfg Config) (journal.Generation, error) {
+	j := journalOver(cfg.Store, cfg.Clock, 0)
+	if !cfg.Alone {
+		// Whoever provisions the streams compares and begins a new one.
+		return j.RecordedGeneration(ctx)
+	}
+	// Before anything is appended: power loss may have taken facts that the
+	// history has seen.
+	generation, began, err := j.CurrentGeneration(ctx)
+	if began {
+		cfg.Log.ErrorContext(ctx, "the history was ahead of the ledger, as after power loss without synced writes: it is derived anew", "generation", uint64(generation))
+	}
+	return generation, err
+}
+
+// RunDoors serves callers and providers until ctx ends, as far as the roles
+// here do, and makes facts of what providers delivered.
 func (s *Service) RunDoors(ctx context.Context) error {
+	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Refused: s.metrics.Refused}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.hooks.Run(ctx) })
-	group.Go(func() error {
-		handler := api.Handler(api.Options{
-			Service: s.ingest, Keys: denying{s.cfg.Keys, s.cfg.Credentials.table}, Webhooks: s.hooks, Log: s.cfg.Log, Now: s.cfg.Clock.Now,
-			Ready: s.health.Ready, Refused: s.metrics.Refused,
-			Doctor: s.Doctor(),
-		})
-		return api.Serve(ctx, s.cfg.Listener, handler, s.cfg.Log)
-	})
+	if s.cfg.Roles.Any(Webhooks) {
+		options.Webhooks = s.hooks
+		group.Go(func() error { return s.hooks.Run(ctx) })
+	}
+	if s.cfg.Roles.Any(Ingest) {
+		options.Service, options.Keys, options.Doctor = s.ingest, denying{s.cfg.Keys, s.cfg.Credentials.table}, s.Doctor()
+	}
+	group.Go(func() error { return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log) })
 	return group.Wait()
 }
 
@@ -265,61 +288,49 @@ func (s *Service) Providers(ctx context.Context) []Provider {
 // Journal is the service's journal.
 func (s *Service) Journal() *journal.Journal { return s.journal }
 
-// Run runs all roles until ctx ends or one of them fails. ready is called when
-// every partition is projected up to the ledger's end and the doors are open.
+// Run runs the roles until ctx ends or one of them fails. ready is called when
+// they do their work: where this process is alone, every partition is projected
+// up to the ledger's end by then.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer s.outbound.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.RunChecks(ctx) })
 	group.Go(func() error { return s.RunAdmin(ctx) })
 	projected := make(chan struct{})
-	group.Go(func() error { return s.RunProjector(ctx, func() { close(projected) }) })
+	if s.cfg.Roles.Any(Projector) {
+		group.Go(func() error { return s.RunProjector(ctx, func() { close(projected) }) })
+	} else {
+		close(projected) // elsewhere, and no start waits for it
+	}
+	if s.cfg.Roles.Any(Poller) {
+		group.Go(func() error {
+			// Nothing is asked of a provider before the derived streams have been
+			// compared with the ledger.
+			select {
+			case <-projected:
+			case <-ctx.Done():
+				return nil
+			}
+			return s.RunPoller(ctx, s.instance())
+		})
+	}
 	group.Go(func() error {
-		// Nothing is asked of a provider before the derived streams have been
-		// compared with the ledger.
+		doors := s.cfg.Roles.Any(Ingest | Webhooks)
 		select {
 		case <-projected:
 		case <-ctx.Done():
+			if doors {
+				return errors.Join(s.cfg.Listener.Close())
+			}
 			return nil
-		}
-		return s.RunPoller(ctx, "1")
-	})
-	group.Go(func() error {
-		select {
-		case <-projected:
-		case <-ctx.Done():
-			return errors.Join(s.cfg.Listener.Close())
 		}
 		ready()
-		return s.RunDoors(ctx)
+		if doors {
+			return s.RunDoors(ctx)
+		}
+		return nil
 	})
 	return group.Wait()
-}
-
-// checkEvery is how often the streams are compared with what was provisioned.
-const checkEvery = time.Minute
-
-// RunChecks compares the streams with what was provisioned until ctx ends. A
-// loosened stream stops permits, never evidence; so does one that cannot be
-// checked, since a server that does not answer keeps no permit either.
-func (s *Service) RunChecks(ctx context.Context) error {
-	if s.cfg.Check == nil {
-		return nil
-	}
-	for s.cfg.Clock.Sleep(ctx, checkEvery) == nil {
-		err := s.cfg.Check(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err == nil {
-			s.drift.Store(nil)
-			continue
-		}
-		s.cfg.Log.ErrorContext(ctx, "no call with side effects is permitted until the streams are as provisioned", "error", err)
-		text := err.Error()
-		s.drift.Store(&text)
-	}
-	return nil
 }
 
 // holdsChanged makes a hold that was placed or released here count here. Where
@@ -340,15 +351,17 @@ func (s *Service) hold(provider string) workflow.Hold {
 	return placed
 }
 
+// instance names this process's poller. Where others run elsewhere it is the
+// run's id, so that the ledger tells them apart.
+func (s *Service) instance() string {
+	if s.cfg.Alone {
+		return "1"
+	}
+	return s.cfg.Run
+}
+
 // mayPermit says why a poller may permit no call with side effects.
 func (s *Service) mayPermit() error { return errors.Join(s.permits(), s.holds.permits()) }
-
-func (s *Service) permits() error {
-	if text := s.drift.Load(); text != nil {
-		return errors.New(*text)
-	}
-	return nil
-}
 
 // RunProjector projects all partitions, and tells of what comes to rest.
 func (s *Service) RunProjector(ctx context.Context, ready func()) error {

@@ -34,6 +34,7 @@ var house = laws{
 		{"internal/doctor", "internal/ingest", "internal/projector", "internal/poller", "internal/webhook", "internal/notice", "internal/journal/memory"},
 		{"internal/api", "internal/telemetry"},
 		{"internal/wire", "internal/broker", "internal/journal/conformance"},
+		{"internal/launch"},
 		{"cmd/...", "tests/..."},
 	},
 
@@ -70,6 +71,7 @@ var house = laws{
 	// Module prefix to the only packages whose non-test files import it.
 	confined: map[string][]string{
 		"github.com/nats-io/nats.go":        {"internal/journal", "tests/..."},
+		"github.com/nats-io/nkeys":          {"internal/journal", "tests/..."},
 		"github.com/synadia-io/orbit.go":    {"internal/journal", "tests/..."},
 		"github.com/nats-io/nats-server":    {"internal/broker", "tests/..."},
 		"github.com/prometheus":             {"internal/telemetry"},

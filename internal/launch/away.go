@@ -1,0 +1,251 @@
+package launch
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/counterfoil/counterfoil/contracts"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/wire"
+)
+
+const (
+	maxCreds                    = 16 << 10 // bytes of a NATS credentials file
+	leastDifference             = time.Second
+	mostDifference              = 5 * time.Minute
+	provisionHint               = "counterfoil provision makes the streams, with the credentials of whoever may administer them"
+	natsSchemes, natsTLSSchemes = "nats ws", "tls wss"
+)
+
+// Connect connects to the servers named. replicas is for those who provision; 0
+// takes the number that the streams were provisioned with. regained is called
+// when a lost connection is there again; nil calls nobody.
+func (s *Store) Connect(ctx context.Context, name string, replicas int, regained func(), log *slog.Logger) (*journal.NATS, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	config := journal.Config{URLs: s.URLs, Name: name, Replicas: replicas, Regained: regained, Logger: log}
+	var err error
+	if config.TLS, err = s.tls(); err != nil {
+		return nil, err
+	}
+	if s.Creds != "" {
+		config.Credentials = func() ([]byte, error) {
+			text, _, err := outbound.ReadPrivate(s.Creds, maxCreds)
+			if err != nil {
+				return nil, fmt.Errorf("--nats-creds: %w", err)
+			}
+			return text, nil
+		}
+	}
+	n, err := journal.Connect(ctx, config)
+	if err != nil {
+		return nil, &Error{Err: err, Hint: "--nats, --nats-creds and --nats-ca say where the servers are and who we are to them; the servers need JetStream"}
+	}
+	return n, nil
+}
+
+// check refuses URLs with secrets in them and ones that are none.
+func (s *Store) check() error {
+	if s.URLs == "" {
+		return usage("--nats: name the servers, as in nats://host:4222")
+	}
+	for _, text := range strings.Split(s.URLs, ",") {
+		u, err := url.Parse(text)
+		switch {
+		case err != nil || u.Host == "" || !strings.Contains(natsSchemes+" "+natsTLSSchemes, u.Scheme):
+			return usage("--nats: want nats://HOST:PORT or tls://HOST:PORT, comma separated") // not quoted: it may hold a password
+		case u.User != nil:
+			return usage("--nats holds a user or a password, which everyone on the machine can read: put credentials into a file and name it with --nats-creds")
+		}
+	}
+	if (s.Cert == "") != (s.Key == "") {
+		return usage("--nats-cert and --nats-key go together")
+	}
+	return nil
+}
+
+// tls gives what the flags say of certificates, nil if nothing. Our own is read
+// at each connection, so that a renewed one counts.
+func (s *Store) tls() (*tls.Config, error) {
+	if s.CA == "" && s.Cert == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if s.CA != "" {
+		text, err := os.ReadFile(s.CA)
+		if err != nil {
+			return nil, usage("--nats-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, usage("--nats-ca: %s holds no certificate in PEM", s.CA)
+		}
+	}
+	if s.Cert != "" {
+		own := func() (*tls.Certificate, error) {
+			cert, err := os.ReadFile(s.Cert)
+			if err != nil {
+				return nil, usage("--nats-cert: %w", err)
+			}
+			key, _, err := outbound.ReadPrivate(s.Key, maxCreds)
+			if err != nil {
+				return nil, usage("--nats-key: %w", err)
+			}
+			defer clear(key)
+			pair, err := tls.X509KeyPair(cert, key)
+			if err != nil {
+				return nil, usage("--nats-cert and --nats-key: %w", err)
+			}
+			return &pair, nil
+		}
+		if _, err := own(); err != nil {
+			return nil, err
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() }
+	}
+	return config, nil
+}
+
+// away is a set of roles on a store that runs elsewhere.
+type away struct {
+	service *wire.Service
+	setup   *Setup
+	nats    *journal.NATS
+}
+
+// open makes the roles ready to run. It refuses streams that are missing or not
+// as they were provisioned.
+func open(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, log *slog.Logger) (_ *away, err error) {
+	if o.ClockDifference < leastDifference || o.ClockDifference > mostDifference {
+		return nil, usage("--clock-difference is %s: want %s to %s", o.ClockDifference, leastDifference, mostDifference)
+	}
+	setup, err := Prepare(ctx, o, roles, builtin, log)
+	if err != nil {
+		return nil, err
+	}
+	a := &away{setup: setup}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close())
+		}
+	}()
+	if err := setup.files(roles); err != nil {
+		return nil, err
+	}
+	c := &setup.Config
+	regained := make(chan struct{}, 1)
+	again := func() {
+		select {
+		case regained <- struct{}{}:
+		default: // one is waiting already
+		}
+	}
+	if a.nats, err = o.Store.Connect(ctx, "counterfoil "+c.Run, 0, again, log); err != nil {
+		return nil, err
+	}
+	if err := a.nats.Check(ctx); err != nil {
+		return nil, checkHint(err)
+	}
+	c.Store, c.Check, c.Regained, c.StoreTime = a.nats, a.nats.Check, regained, a.nats.Time
+	c.ClockDifference = o.ClockDifference
+	a.service, err = wire.New(ctx, *c)
+	return a, err
+}
+
+func checkHint(err error) error {
+	var drift *journal.DriftError
+	switch {
+	case errors.Is(err, journal.ErrNotProvisioned):
+		return &Error{Err: err, Hint: provisionHint}
+	case errors.As(err, &drift):
+		return &Error{Err: err, Hint: "a stream was changed: whoever administers the streams puts the named setting back"}
+	}
+	return err
+}
+
+// Run runs the roles until ctx ends. out hears when they do their work.
+func (s *Setup) Run(ctx context.Context, service *wire.Service, out io.Writer) error {
+	c := &s.Config
+	for _, p := range service.Providers(ctx) {
+		c.Log.InfoContext(ctx, "provider", "name", p.Name, "guarantee", string(p.Guarantee), "account", p.Account, "unusable", p.Unusable)
+	}
+	if c.Admin != nil {
+		c.Log.InfoContext(ctx, "metrics and health", "address", c.Admin.Addr().String())
+	}
+	return service.Run(ctx, func() {
+		if c.Listener == nil {
+			fmt.Fprintln(out, "ready")
+			return
+		}
+		fmt.Fprintf(out, "ready on http://%s\n", c.Listener.Addr())
+	})
+}
+
+// close lets go of everything.
+func (a *away) close() error {
+	err := a.setup.Close()
+	if a.nats != nil {
+		a.nats.Close()
+	}
+	return err
+}
+
+// Main is the program of a command that holds some roles and no store: it reads
+// the command line, runs them, and gives the exit code.
+func Main(use, short, long string, roles wire.Roles) int {
+	var o Options
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Version: Build(), Args: cobra.NoArgs,
+		SilenceErrors: true, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := Log(os.Stderr, o.LogLevel)
+			if err != nil {
+				return err
+			}
+			return Serve(cmd.Context(), o, roles, log, os.Stdout)
+		},
+	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
+	o.Flags(cmd.Flags(), roles)
+	o.AwayFlags(cmd.Flags(), roles)
+	err := cmd.ExecuteContext(UntilStopped())
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", use, err)
+	var with *Error
+	if !errors.As(err, &with) {
+		return 1
+	}
+	if with.Hint != "" {
+		fmt.Fprintf(os.Stderr, "hint: %s\n", with.Hint)
+	}
+	if with.Usage {
+		return 2
+	}
+	return 1
+}
+
+// Serve opens the roles, runs them until ctx ends, and lets go.
+func Serve(ctx context.Context, o Options, roles wire.Roles, log *slog.Logger, out io.Writer) error {
+	a, err := open(ctx, o, roles, contracts.FS, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.setup.Run(ctx, a.service, out), a.close())
+}

@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
+)
+
+const (
+	// checkEvery is how often the streams are compared with what was provisioned.
+	checkEvery = time.Minute
+	// checkAgain is when it is tried again after it could not be done.
+	checkAgain = 2 * time.Second
+	// checkTrusted is how long the last comparison counts where no other can be
+	// made. A server that does not answer keeps no permit either; this is for one
+	// that answers everything but this.
+	checkTrusted = 3 * checkEvery
+)
+
+// RunChecks compares the streams with what was provisioned, and this process's
+// clock with theirs, until ctx ends: every minute, and when a lost connection is
+// there again. A loosened stream or a clock that is off stops permits, never
+// evidence; so does a comparison that cannot be made for three minutes. It ends
+// with an error if another generation of the history counts by now: the process
+// must be started again to work on it.
+func (s *Service) RunChecks(ctx context.Context) error {
+	if s.cfg.Check == nil {
+		return nil
+	}
+	for checked, wait := s.cfg.Clock.Monotonic(), checkEvery; s.waitCheck(ctx, wait) == nil; {
+		known, err := s.check(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var other *generationError
+		switch {
+		case errors.As(err, &other):
+			return other
+		case known:
+			checked, wait = s.cfg.Clock.Monotonic(), checkEvery
+		default:
+			wait = checkAgain
+			if s.cfg.Clock.Monotonic()-checked < checkTrusted {
+				s.cfg.Log.WarnContext(ctx, "the streams could not be compared with what was provisioned", "error", err)
+				continue
+			}
+		}
+		if err == nil {
+			s.drift.Store(nil)
+			continue
+		}
+		s.cfg.Log.ErrorContext(ctx, "no call with side effects is permitted until the streams are as provisioned and the clock is right", "error", err)
+		text := err.Error()
+		s.drift.Store(&text)
+	}
+	return nil
+}
+
+// waitCheck waits until the next comparison is due, or gives ctx's error.
+func (s *Service) waitCheck(ctx context.Context, wait time.Duration) error {
+	if s.cfg.Regained == nil {
+		return s.cfg.Clock.Sleep(ctx, wait)
+	}
+	due, stop := context.WithCancel(ctx)
+	defer stop()
+	slept := make(chan struct{})
+	go func() {
+		defer close(slept)
+		_ = s.cfg.Clock.Sleep(due, wait) // whoever waits looks at ctx
+	}()
+	select {
+	case <-slept:
+	case <-s.cfg.Regained:
+	}
+	stop()
+	<-slept
+	return ctx.Err()
+}
+
+// check compares once. known is false where something could not be asked.
+func (s *Service) check(ctx context.Context) (known bool, err error) {
+	if err := s.cfg.Check(ctx); err != nil {
+		var drift *journal.DriftError
+		return errors.As(err, &drift) || errors.Is(err, journal.ErrNotProvisioned), err
+	}
+	if s.cfg.Alone {
+		return true, nil
+	}
+	switch g, err := s.journal.RecordedGeneration(ctx); {
+	case err != nil:
+		return false, err
+	case g != s.generation:
+		return true, &generationError{was: s.generation, is: g}
+	}
+	return s.checkClock(ctx)
+}
+
+// checkClock holds our clock against the store's, which dates all facts. Two
+// processes whose clocks are each within half of what is allowed are within the
+// whole of each other.
+func (s *Service) checkClock(ctx context.Context) (known bool, err error) {
+	if s.cfg.StoreTime == nil || s.cfg.ClockDifference == 0 {
+		return true, nil
+	}
+	before := s.cfg.Clock.Now()
+	at, err := s.cfg.StoreTime(ctx)
+	if err != nil {
+		return false, err
+	}
+	after := s.cfg.Clock.Now()
+	// The store answered at some moment in between.
+	if off := max(before.Sub(at), at.Sub(after)); off > s.cfg.ClockDifference/2 {
+		return true, fmt.Errorf("this process's clock is off by %s from the store's, at most %s is allowed: set the clocks right", off.Round(time.Millisecond), s.cfg.ClockDifference/2)
+	}
+	return true, nil
+}
+
+// generationError says that the history this process works on is not the one
+// that counts.
+type generationError struct{ was, is journal.Generation }
+
+func (e *generationError) Error() string {
+	return fmt.Sprintf("generation %d of the history counts by now, and this process works on %d: start it again", e.is, e.was)
+}
+
+// permits says why no call with side effects may be permitted, as far as the
+// streams and the clock go.
+func (s *Service) permits() error {
+	if text := s.drift.Load(); text != nil {
+		return errors.New(*text)
+	}
+	return nil
+}
