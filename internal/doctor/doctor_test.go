@@ -320,6 +320,7 @@ func TestEachCheck(t *testing.T) {
 			w.ledger.states = []projections.State{
 				state(1, projections.PhaseCreatePending, deferred(events.DeferNoCredential)),
 				state(2, projections.PhaseReconciliation, deferred(events.DeferTargetChanged)),
+				state(10, projections.PhaseCreatePending, deferred(events.DeferTargetChanged)),
 				state(3, projections.PhaseObserving, deferred(events.DeferThrottled)),
 				state(4, projections.PhaseCreatePending, deferred(events.DeferHold)),
 				state(5, projections.PhaseCreatePending, deferred(events.DeferNoContract)),

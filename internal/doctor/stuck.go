@@ -149,6 +149,9 @@ func (v *visit) deferredHelp(s projections.State, why events.DeferReason) string
 	case events.DeferNoCredential:
 		return "put a credential behind the reference of " + account + ", or chmod 600 its file if others can read it: the timeline's detail says which; it is read anew for each call"
 	case events.DeferTargetChanged:
+		if s.Phase == projections.PhaseCreatePending && s.Creates.Unresolved() == 0 {
+			return "leave one credential and base URL at " + account + ": they changed again since the input was uploaded, and it is uploaded anew for each"
+		}
 		return "put the credential and base URL of " + account + " back to those of its create until it is settled: another account knows nothing of it"
 	case events.DeferThrottled:
 		return "nothing: the provider asked to come back later"

@@ -13,7 +13,8 @@
 // and the whole trace; `go test ./tests/simulation -args -seed=N` plays it
 // again.
 //
-// Limits: the outbound client and the webhook signatures are not part of it;
+// Limits: the outbound client, webhook signatures and the keys of addresses are
+// not part of it (the webhook role here is a model that appends what it is given);
 // the provider keeps the promises of its contract. On the memory double the
 // limit of a stopping worker (Config.Record) does not run, since that clock is
 // the machine's.
