@@ -213,7 +213,7 @@ func (w *walk) prepare() {
 func (w *walk) create(because string) {
 	s := w.s
 	over := s.Dates.CreatePassed
-	if s.Cancel.Wished || s.Paused || over {
+	if s.Cancel.Wished || s.Paused || over || s.Ready < s.Intent.Promises.Prepares {
 		return
 	}
 	if uint64(len(s.Creates.List)) >= max(s.Intent.Policy.MaxAttempts, 1) && !s.RiskAccepted && !s.Granted {

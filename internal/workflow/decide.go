@@ -317,6 +317,9 @@ func prepare(s projections.State, w World, step projections.Step) (Decision, boo
 	}
 	next := s.Ready
 	if r := s.Round; !serves(s, w) {
+		if s.Phase != projections.PhaseCreatePending || s.Creates.Unresolved() > 0 && !s.RiskAccepted {
+			return deferred(w, step, s, events.DeferTargetChanged, "what was prepared is elsewhere, and a create is unresolved"), true
+		}
 		next = 0
 		if at := r.Began.Add(s.Backoff(r.Again)); r.Again > 0 && at.After(w.Now) {
 			return Decision{Step: step, Fact: &events.StepDeferred{

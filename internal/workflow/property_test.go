@@ -95,18 +95,65 @@ func drawPrepared(t *rapid.T) *story {
 	y := newStory()
 	i := standard()
 	i.Promises.Prepares = rapid.Uint64Range(1, 3).Draw(t, "needed")
+	if rapid.Bool().Draw(t, "deduplicated") {
+		deduplicated(i)
+	}
+	if rapid.Bool().Draw(t, "cannot look up") {
+		noLookup(i)
+	}
 	y.put(i)
+	rounds(t, y)
+	if y.s.Ready < i.Promises.Prepares || rapid.Bool().Draw(t, "nothing left") {
+		return y
+	}
+	// A create that may have made a job, whose risk is accepted or not.
+	a := permit(1, 0)
+	a.Identity = y.s.Round.Identity
+	y.put(&events.CreateAttempted{Attempt: a})
+	y.answered(1, events.CreateAmbiguous)
+	y.at = rapid.SampledFrom([]time.Duration{0, 10 * time.Second, 3 * time.Minute}).Draw(t, "later")
+	decide := func() {
+		if y.s.Phase != projections.PhaseQuarantined {
+			y.put(&events.DeadlinePassed{Which: events.DeadlineCreate}, &events.DeadlinePassed{Which: events.DeadlineResult})
+		}
+		y.put(&events.DecisionMade{
+			Choice: events.DecideRetryCreate, Who: "operator", Why: events.Sum([]byte("why")), Sequence: y.s.Sequence, AcceptRisk: rapid.Bool().Draw(t, "risk"),
+		})
+	}
+	decide()
+	rounds(t, y)
+	for range rapid.IntRange(0, 2).Draw(t, "more") {
+		switch rapid.IntRange(0, 4).Draw(t, "fact") {
+		case 0:
+			y.answered(1, events.CreateInProgress)
+		case 1:
+			y.put(&events.LookupAnswered{Outcome: events.LookupAbsent, Call: y.heard("")})
+		case 2:
+			again := permit(y.s.Prepares.Made+1, y.at)
+			again.Identity = "id-2"
+			y.put(&events.PrepareAttempted{Attempt: again}, &events.PrepareAnswered{Attempt: again.Number, Outcome: events.PrepareRejected, Call: y.heard(events.ErrorRefused)})
+		case 3:
+			decide()
+		case 4:
+			rounds(t, y)
+		}
+	}
+	return y
+}
+
+// rounds does some preparations, as one or two identities in turn.
+func rounds(t *rapid.T, y *story) {
+	needed := y.s.Intent.Promises.Prepares
 	for range rapid.IntRange(1, 2).Draw(t, "rounds") {
 		identity := rapid.SampledFrom([]string{"id-1", "id-2"}).Draw(t, "as")
 		first := y.s.Ready
 		if y.s.Round.Identity != identity {
 			first = 0
 		}
-		for step := first; step < rapid.Uint64Range(first, i.Promises.Prepares).Draw(t, "done"); step++ {
+		for step := first; step < rapid.Uint64Range(first, needed).Draw(t, "done"); step++ {
 			y.prepare(step, identity)
 		}
 	}
-	return y
 }
 
 func drawTarget(t *rapid.T) workflow.Target {
@@ -148,7 +195,9 @@ func TestEffectsNeedPermits(t *testing.T) {
 				y := *begun
 				check(t, &y, drawWorld(t, &y), seen)
 			}
-			check(t, drawPrepared(t), workflow.World{Now: epoch.Add(time.Second), Owner: "poller-2/new", Target: drawTarget(t)}, seen)
+			prepared := drawPrepared(t)
+			now := epoch.Add(prepared.at + rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(t, "now"))
+			check(t, prepared, workflow.World{Now: now, Owner: "poller-2/new", Target: drawTarget(t)}, seen)
 		})
 	}
 	for _, k := range []projections.StepKind{projections.StepPrepare, preparesAgain, projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
