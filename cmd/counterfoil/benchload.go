@@ -219,6 +219,62 @@ func (l *benchLoad) verify(ctx context.Context) (failed, err error) {
 	return failed, nil
 }
 
+// latencies gives what the operations' own facts say of when requests left: the
+// create after the submit, and each status read after it was due. It stands in
+// for the watch of a provider that is elsewhere.
+func (l *benchLoad) latencies(ctx context.Context) (create, late []time.Duration, err error) {
+	var next atomic.Int64
+	var mu sync.Mutex
+	err = together(ctx, min(16, l.o.ops), func(ctx context.Context) error {
+		var c benchConn
+		defer c.close()
+		for {
+			n := int(next.Add(1)) - 1
+			if n >= l.o.ops || ctx.Err() != nil {
+				return ctx.Err()
+			}
+			status, answer, err := c.do(ctx, l.address, "GET", "/v1/operations/"+l.ids[n]+"/timeline", "Authorization: Bearer "+l.bearer+"\r\n", "")
+			if err != nil {
+				return fmt.Errorf("read the facts of operation %d: %w", n, err)
+			}
+			var timeline benchTimeline
+			if err := json.Unmarshal(answer, &timeline); err != nil || status != http.StatusOK {
+				return fmt.Errorf("read the facts of operation %d: answered %d", n, status)
+			}
+			first, reads := timeline.latencies(l.sent[n])
+			mu.Lock()
+			create, late = append(create, first...), append(late, reads...)
+			mu.Unlock()
+		}
+	})
+	return create, late, err
+}
+
+// benchTimeline is the part of an operation's facts that latencies are made of.
+type benchTimeline struct {
+	Entries []struct {
+		Type   string    `json:"type"`
+		Time   time.Time `json:"time"`
+		Fields struct {
+			LeftAt time.Time `json:"left_at"`
+		} `json:"fields"`
+	} `json:"entries"`
+}
+
+// latencies counts a read as due benchPoll after the fact before it was stored.
+func (t benchTimeline) latencies(sent time.Time) (create, late []time.Duration) {
+	for i, e := range t.Entries {
+		switch {
+		case e.Fields.LeftAt.IsZero():
+		case strings.HasPrefix(e.Type, "create.answered.") && create == nil:
+			create = append(create, e.Fields.LeftAt.Sub(sent))
+		case strings.HasPrefix(e.Type, "job.observed.") && i > 0:
+			late = append(late, e.Fields.LeftAt.Sub(t.Entries[i-1].Time.Add(benchPoll)))
+		}
+	}
+	return create, late
+}
+
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -40,11 +40,12 @@ func (l leakChecked) Run() int {
 }
 
 // TestScripts plays testdata/script: the program as a user sees it. Scripts
-// have two more commands than testscript's own:
+// have a few more commands than testscript's own:
 //
 //	exits CODE COMMAND...   run it and check its exit code
 //	keep NAME               set NAME to the operation id in the last output
 //	served                  start a service with simulated providers
+//	provider                start the simulator as a provider of bench, at $PROVIDER
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -53,7 +54,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"exits": exits, "keep": keep, "served": served,
+			"exits": exits, "keep": keep, "served": served, "provider": provider,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -114,4 +115,20 @@ func served(ts *testscript.TestScript, neg bool, args []string) {
 	})
 	ts.Setenv("COUNTERFOIL_SERVER", "http://"+s.local.listener.Addr().String())
 	ts.Setenv("COUNTERFOIL_KEY", s.bearer)
+}
+
+// provider starts a simulated provider for bench that is not the bench's own.
+func provider(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: provider")
+	}
+	sim := simulator.New(simulator.Config{Now: time.Now, Seed: 1})
+	ts.Defer(sim.Close)
+	states := benchStates()
+	sim.Mount("/example", simulator.Example).Configure(simulator.Options{
+		Auth: simulator.Auth{Bearer: benchToken}, Plan: simulator.StepsPerRead(states[:]...),
+	})
+	url, err := sim.Listen("127.0.0.1:0")
+	ts.Check(err)
+	ts.Setenv("PROVIDER", url+"/example")
 }
