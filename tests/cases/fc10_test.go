@@ -10,12 +10,17 @@ import (
 	"github.com/counterfoil/counterfoil/tests/harness"
 )
 
+// Each operation is limited ten times, and how its waits grow is seen on each.
+// They rest for each other meanwhile, in fact after fact, and the more the more
+// of them there are: ten operations show the waits, and the thirty of the case
+// are in the next test.
 func TestFC10ThrottledWithoutRetryAfter(t *testing.T) {
 	const (
-		workers = 16 // two for each provider and more: fewer would ask for work all the time
-		name    = "hurried"
-		base    = 500 * time.Millisecond
-		most    = 5 * time.Second
+		operations = 10
+		workers    = 16 // two for each provider and more: fewer would ask for work all the time
+		name       = "hurried"
+		base       = 500 * time.Millisecond
+		most       = 5 * time.Second
 	)
 	contract := builtin(t, "example", name, "  backoff: 1s\n  backoff_max: 1m\n", "  backoff: 500ms\n  backoff_max: 5s\n")
 	inHouse(t, harness.Options{Workers: workers, Contracts: map[string]string{name + ".yaml": contract}}, func(t *testing.T, h *harness.House) {
@@ -24,7 +29,7 @@ func TestFC10ThrottledWithoutRetryAfter(t *testing.T) {
 			simulator.On(simulator.Status, simulator.FirstOfJob(10), simulator.Reply(429)),
 			simulator.On(simulator.Status, simulator.Always(), simulator.DelayBefore(200*time.Millisecond)))
 		var ids []string
-		for i := range 30 {
+		for i := range operations {
 			key := fmt.Sprintf("op-%02d", i)
 			ids = append(ids, h.Submit(key, name, params(key)).ID)
 		}
@@ -43,7 +48,7 @@ func TestFC10ThrottledWithoutRetryAfter(t *testing.T) {
 			}
 			never(t, h, id, "failed", "quarantined")
 		}
-		for _, job := range jobs(t, h, 30) {
+		for _, job := range jobs(t, h, operations) {
 			waits := gaps(h.Sim.Requests(simulator.Filter{Call: simulator.Status, Job: job.ID}))
 			if len(waits) != 10 {
 				t.Errorf("%d reads of job %s, want 11", len(waits)+1, job.ID)

@@ -19,7 +19,7 @@ func TestFC11NotFoundAfterCreate(t *testing.T) {
 		{simulator.Replicate, 201, `{"correlation": "late", "version": "v1", "input": {"prompt": "a counterfoil"}}`},
 	} {
 		t.Run("for three reads, "+string(c.dialect), func(t *testing.T) {
-			inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+			inHouse(t, harness.Options{Builtin: []string{string(c.dialect)}}, func(t *testing.T, h *harness.House) {
 				h.Mount(c.dialect, string(c.dialect), simulator.Options{Plan: simulator.StepsPerRead("queued", "running", "succeeded")},
 					simulator.On(simulator.Status, simulator.FirstOfJob(3), simulator.Reply(404)))
 				op := h.Submit("late", string(c.dialect), c.params)

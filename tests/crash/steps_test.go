@@ -100,7 +100,8 @@ func scenarios() []scenario {
 		{
 			// The look-up finds the batch; that it finds none proves nothing there.
 			name: "upload", provider: "openai-batches", options: plain, next: adopt,
-			ends: []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
+			house: harness.Options{Builtin: []string{"openai-batches"}},
+			ends:  []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
 		},
 		{
 			// The key changes behind the upload: it is made again, and the create with it.

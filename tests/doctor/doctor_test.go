@@ -33,6 +33,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts")
 func TestTranscript(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := harness.New(t, harness.Options{
+			Builtin:  []string{"example", "example-ask", "example-lookup", "openai-batches", "replicate", "stripe-reporting"},
 			Accounts: map[string]poller.Account{"example-lookup": {BaseURL: "http://lookup.test"}},
 			Secrets:  map[string]string{"OWN_TOKEN": harness.Token},
 		})

@@ -22,6 +22,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,7 @@ import (
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/notice"
@@ -47,12 +49,15 @@ const Token = "harness-provider-token"
 // HookSecret is what they sign webhooks with.
 const HookSecret = "harness-hook-secret"
 
-// Options of a House. The zero value is a service with the built-in contracts
-// and one poller.
+// Options of a House. The zero value is a service with the three example
+// contracts and one poller.
 type Options struct {
 	// Contracts are further contracts, by file name, as a user's directory
 	// holds them.
 	Contracts map[string]string
+	// Builtin are the built-in contracts that are there; nil means the three
+	// examples. Each takes time to start, and asks for work in fake time too.
+	Builtin []string
 	// Edit changes the text of every contract before it is read.
 	Edit func(name, text string) string
 	// Through wraps the store the service uses, to inject faults.
@@ -113,6 +118,9 @@ type House struct {
 	Service *wire.Service
 
 	options Options
+	texts   memFS                         // of the contracts, as they were read last
+	parsed  map[string]*contract.Contract // from texts
+	sources map[string][]byte             // of them
 	dir     string
 	door    *simulator.MemoryListener // of the simulator
 	nats    *journal.NATS
@@ -226,8 +234,14 @@ func (h *House) Start() {
 	h.life = &life{}
 	store = mortal{h.life, store}
 
-	parsed, sources, err := wire.LoadContracts(h.contracts(), "")
-	must(err)
+	// A contract is not changed once it is read, so a restart may take the one
+	// from before where the text is the same; to read them takes a third of a start.
+	if texts := h.contracts(); h.parsed == nil || !maps.Equal(texts, h.texts) {
+		h.parsed, h.sources, err = wire.LoadContracts(texts.fs(), "")
+		must(err)
+		h.texts = texts
+	}
+	parsed, sources := maps.Clone(h.parsed), maps.Clone(h.sources)
 	accounts := map[string]poller.Account{}
 	if o.Credentials != "" {
 		h.SetCredentials(o.Credentials)
@@ -318,13 +332,20 @@ func (h *House) Start() {
 // Dir is the data directory.
 func (h *House) Dir() string { return h.dir }
 
-func (h *House) contracts() fs.FS {
+func (h *House) contracts() memFS {
 	out := memFS{}
+	list := h.options.Builtin
+	if list == nil {
+		list = []string{"example", "example-lookup", "example-ask"}
+	}
 	names, err := fs.Glob(contracts.FS, "*.yaml")
 	if err != nil {
 		h.T.Fatal(err)
 	}
 	for _, name := range names {
+		if !slices.Contains(list, strings.TrimSuffix(name, ".yaml")) {
+			continue
+		}
 		text, err := fs.ReadFile(contracts.FS, name)
 		if err != nil {
 			h.T.Fatal(err)
@@ -337,7 +358,7 @@ func (h *House) contracts() fs.FS {
 			out[name] = h.options.Edit(name, text)
 		}
 	}
-	return out.fs()
+	return out
 }
 
 // Poller starts one more poller.
@@ -450,11 +471,16 @@ func (h *House) Submit(key, provider, params string) client.Operation {
 }
 
 // Wait waits until the operation is in one of the states, or done if none are
-// given, at most so long in the bubble's time.
+// given, at most so long in the bubble's time. A state must last: it looks every
+// 100 ms, and after 10 s every second.
 func (h *House) Wait(id string, limit time.Duration, states ...string) client.Operation {
 	h.T.Helper()
 	var op client.Operation
-	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+	start, step := time.Now(), 100*time.Millisecond
+	for end := start.Add(limit); ; time.Sleep(step) {
+		if time.Since(start) >= 10*time.Second {
+			step = time.Second
+		}
 		var err error
 		if op, err = h.Client.Get(h.T.Context(), id); err != nil {
 			h.T.Fatalf("get %s: %v", id, err)

@@ -63,7 +63,7 @@ func lostAnswers(t *testing.T, dialect simulator.Dialect, params string) *addres
 	}
 	a := &addressed{t: t, provider: string(dialect)}
 	h := harness.New(t, harness.Options{
-		Webhooks: true, Secrets: map[string]string{"HARNESS_HOOK": secret},
+		Builtin: []string{a.provider}, Webhooks: true, Secrets: map[string]string{"HARNESS_HOOK": secret},
 		Log: slog.New(slog.NewTextHandler(&a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	a.h = h

@@ -45,6 +45,7 @@ func identicalCreates(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 20))
 	hooks := seed%2 == 1
 	h := harness.New(t, harness.Options{
+		Builtin:  []string{"replicate"},
 		Webhooks: hooks,
 		Secrets:  map[string]string{"HARNESS_HOOK": "whsec_" + base64.StdEncoding.EncodeToString([]byte(harness.HookSecret))},
 	})
