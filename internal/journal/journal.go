@@ -11,11 +11,12 @@
 //
 // Limits. A call whose context ends while its outcome is in doubt returns an
 // error that wraps [ErrUnknown]. A lease saves effort and fences nothing: the
-// expected sequence of a permit does. Appends go one by one; the single method
-// they all pass is where a group commit belongs.
+// expected sequence of a permit does.
 //
 // The package stands on the narrow port [Store]: NATS, the only user of the
-// client library, is one implementation, package memory the other.
+// client library, is one implementation, package memory the other. Appends that
+// come at the same time share a commit below that port, see [Grouped]: above it
+// each is a write of its own, and settled as one.
 package journal
 
 import (

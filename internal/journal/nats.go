@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +32,11 @@ const (
 	apiPrefix         = "$JS.API."
 	expectedHeader    = "Nats-Expected-Last-Subject-Sequence"
 	expectedForHeader = "Nats-Expected-Last-Subject-Sequence-Subject"
+
+	batchHeader         = "Nats-Batch-Id"
+	batchSequenceHeader = "Nats-Batch-Sequence"
+	batchCommitHeader   = "Nats-Batch-Commit"
+	batchPrefix         = 8 // characters of a batch's id that are the connection's own
 
 	codeStoreFailed   = 10077 // also "subject full", told apart by its text
 	textSubjectFull   = "maximum messages per subject exceeded"
@@ -64,6 +71,8 @@ type Config struct {
 	// Regained is called when the connection was lost and is there again, from a
 	// goroutine of the connection; nil calls nobody.
 	Regained func()
+	// Group says how writes to LEDGER and PAYLOADS are grouped, see [Grouped].
+	Group GroupPolicy
 	// Logger hears of lost and regained connections. Nil means nobody.
 	Logger *slog.Logger
 }
@@ -74,6 +83,8 @@ type NATS struct {
 	conn     *nats.Conn
 	js       jetstream.JetStream
 	replicas int
+	batches  batchNames
+	group    *Grouped
 }
 
 // Connect connects and checks that the server can carry the journal. It makes
@@ -95,7 +106,8 @@ func Connect(ctx context.Context, c Config) (*NATS, error) {
 		conn.Close()
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
-	n := &NATS{conn: conn, js: js, replicas: c.Replicas}
+	n := &NATS{conn: conn, js: js, replicas: c.Replicas, batches: batchNames{prefix: rand.Text()[:batchPrefix]}}
+	n.group = Group(direct{n}, c.Group)
 	if err := n.checkServer(ctx); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("connect to the store: %w", err)
@@ -226,8 +238,13 @@ func keysIn(text []byte) (nkeys.KeyPair, error) {
 
 func wipe(text []byte) { clear(text) }
 
-// Close ends the connection.
-func (n *NATS) Close() { n.conn.Close() }
+// Close takes no more writes, gives those under way the time to be answered, and
+// ends the connection.
+func (n *NATS) Close() {
+	n.group.drain(answerLimit)
+	n.conn.Close()
+	n.group.work.Wait()
+}
 
 func (n *NATS) checkServer(ctx context.Context) error {
 	version := n.conn.ConnectedServerVersion()
@@ -379,6 +396,30 @@ func isCode(err error, code jetstream.ErrorCode) bool {
 
 // Publish implements [Store].
 func (n *NATS) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error) {
+	return n.group.Publish(ctx, s, m)
+}
+
+// direct is the store without the group commit.
+type direct struct{ *NATS }
+
+// Publish implements [Store].
+func (d direct) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	// No retries inside the library: a repeat after a lost answer is the
+	// journal's to judge.
+	ack, err := d.js.PublishMsg(ctx, wireMessage(m), jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return 0, fmt.Errorf("publish on %s: %w", m.Subject, classify(err))
+	}
+	if ack.Stream != string(s) {
+		return 0, fmt.Errorf("publish on %s: stream %s took it, want %s", m.Subject, ack.Stream, s)
+	}
+	return ack.Sequence, nil
+}
+
+// wireMessage is a message as it is sent. It is made anew for each attempt.
+func wireMessage(m Outgoing) *nats.Msg {
 	out := nats.NewMsg(m.Subject)
 	for name, values := range m.Header {
 		out.Header[name] = values
@@ -390,19 +431,73 @@ func (n *NATS) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error
 		}
 	}
 	out.Data = m.Data
+	return out
+}
 
+// batchNames gives each batch an id of its own. It is stored with each message
+// of the batch, so it is short.
+type batchNames struct {
+	prefix string
+	count  atomic.Uint64
+}
+
+func (b *batchNames) next() string { return b.prefix + strconv.FormatUint(b.count.Add(1), 36) }
+
+// PublishBatch implements [Batcher], past the group commit.
+func (n *NATS) PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	// No retries inside the library: a repeat after a lost answer is the
-	// journal's to judge.
-	ack, err := n.js.PublishMsg(ctx, out, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return 0, fmt.Errorf("publish on %s: %w", m.Subject, classify(err))
+	id := n.batches.next()
+	for i, m := range list {
+		out := wireMessage(m)
+		out.Header.Set(batchHeader, id)
+		out.Header.Set(batchSequenceHeader, strconv.Itoa(i+1))
+		if i+1 < len(list) {
+			// The server answers none of these. What it minds, and what got lost on
+			// the way, has the last one refused.
+			if err := n.conn.PublishMsg(out); err != nil {
+				return nil, fmt.Errorf("publish a batch on %s: %w", s, classify(err))
+			}
+			continue
+		}
+		out.Header.Set(batchCommitHeader, "1")
+		answer, err := n.conn.RequestMsgWithContext(ctx, out)
+		if err != nil {
+			return nil, fmt.Errorf("publish a batch on %s: %w", s, classify(err))
+		}
+		last, err := batchAnswer(answer.Data, s, id, len(list))
+		if err != nil {
+			return nil, fmt.Errorf("publish a batch on %s: %w", s, err)
+		}
+		sequences := make([]uint64, len(list))
+		for i := range sequences {
+			sequences[i] = last - uint64(len(list)-1-i)
+		}
+		return sequences, nil
 	}
-	if ack.Stream != string(s) {
-		return 0, fmt.Errorf("publish on %s: stream %s took it, want %s", m.Subject, ack.Stream, s)
+	return nil, nil
+}
+
+// batchAnswer reads the one answer to a batch: the sequence of its last message.
+// Nothing comes between the messages of a batch.
+func batchAnswer(data []byte, s Stream, id string, count int) (uint64, error) {
+	var answer struct {
+		Error    *jetstream.APIError `json:"error"`
+		Stream   string              `json:"stream"`
+		Sequence uint64              `json:"seq"`
+		Batch    string              `json:"batch"`
+		Count    int                 `json:"count"`
 	}
-	return ack.Sequence, nil
+	if err := json.Unmarshal(data, &answer); err != nil {
+		return 0, fmt.Errorf("%w: read the server's answer: %w", ErrUnanswered, err)
+	}
+	switch {
+	case answer.Error != nil:
+		return 0, classify(answer.Error)
+	case answer.Stream != string(s) || answer.Batch != id || answer.Count != count || answer.Sequence < uint64(count):
+		return 0, fmt.Errorf("%w: the answer is for batch %q of %d on stream %s, not for %q of %d", ErrUnanswered, answer.Batch, answer.Count, answer.Stream, id, count)
+	}
+	return answer.Sequence, nil
 }
 
 // classify maps the server's and the library's errors to ours. What is not

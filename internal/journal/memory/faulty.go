@@ -41,6 +41,7 @@ type Op string
 // The calls.
 const (
 	OpPublish Op = "publish"
+	OpBatch   Op = "batch" // the subject is that of its first message
 	OpLast    Op = "last"
 	OpNext    Op = "next"
 	OpRead    Op = "read"
@@ -78,8 +79,17 @@ type Faulty struct {
 
 type late struct {
 	stream journal.Stream
-	m      journal.Outgoing
+	list   []journal.Outgoing // more than one: a batch
 	after  int
+}
+
+func (l late) land(ctx context.Context, inner journal.Store) {
+	// Nobody hears the answer.
+	if len(l.list) == 1 {
+		_, _ = inner.Publish(ctx, l.stream, l.list[0])
+		return
+	}
+	_, _ = inner.(journal.Batcher).PublishBatch(ctx, l.stream, l.list)
 }
 
 // Inject wraps a store. decide is called once for each call, by the goroutine
@@ -96,7 +106,7 @@ func (f *Faulty) Land(ctx context.Context) {
 	f.late = nil
 	f.mu.Unlock()
 	for _, l := range list {
-		_, _ = f.inner.Publish(ctx, l.stream, l.m) // nobody hears the answer
+		l.land(ctx, f.inner)
 	}
 }
 
@@ -114,7 +124,7 @@ func (f *Faulty) landDue(ctx context.Context) {
 	f.late = rest
 	f.mu.Unlock()
 	for _, l := range due {
-		_, _ = f.inner.Publish(context.WithoutCancel(ctx), l.stream, l.m) // nobody hears the answer
+		l.land(context.WithoutCancel(ctx), f.inner)
 	}
 }
 
@@ -132,7 +142,7 @@ func (f *Faulty) Publish(ctx context.Context, s journal.Stream, m journal.Outgoi
 	case Undone:
 	case Late:
 		f.mu.Lock()
-		f.late = append(f.late, late{s, m, fault.After})
+		f.late = append(f.late, late{s, []journal.Outgoing{m}, fault.After})
 		f.mu.Unlock()
 	case Done:
 		if _, err := f.inner.Publish(ctx, s, m); err != nil {
@@ -140,6 +150,34 @@ func (f *Faulty) Publish(ctx context.Context, s journal.Stream, m journal.Outgoi
 		}
 	}
 	return 0, fmt.Errorf("publish on %s: %w: %w", m.Subject, journal.ErrUnanswered, ErrInjected)
+}
+
+// PublishBatch implements [journal.Batcher], if the inner store does.
+func (f *Faulty) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	inner, ok := f.inner.(journal.Batcher)
+	if !ok {
+		return nil, fmt.Errorf("publish a batch on %s: the store takes none", s)
+	}
+	f.landDue(ctx)
+	fault := f.decide(Call{OpBatch, s, list[0].Subject})
+	switch fault.Kind {
+	case None:
+		return inner.PublishBatch(ctx, s, list)
+	case Unavailable:
+		return nil, fmt.Errorf("publish a batch on %s: %w", s, ErrInjected)
+	case InFlight:
+		return nil, fmt.Errorf("publish a batch on %s: %w: %w", s, journal.ErrInFlight, ErrInjected)
+	case Undone:
+	case Late:
+		f.mu.Lock()
+		f.late = append(f.late, late{s, list, fault.After})
+		f.mu.Unlock()
+	case Done:
+		if _, err := inner.PublishBatch(ctx, s, list); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("publish a batch on %s: %w: %w", s, journal.ErrUnanswered, ErrInjected)
 }
 
 // hit runs do unless the fault prevents it.

@@ -150,15 +150,75 @@ func wild(filter string) bool { return strings.ContainsAny(filter, "*>") }
 
 // Publish implements [journal.Store].
 func (s *Store) Publish(ctx context.Context, name journal.Stream, m journal.Outgoing) (uint64, error) {
+	sequences, err := s.publish(ctx, name, []journal.Outgoing{m})
+	if err != nil {
+		return 0, fmt.Errorf("publish on %s: %w", m.Subject, err)
+	}
+	return sequences[0], nil
+}
+
+// mostInBatch is the server's limit.
+const mostInBatch = 1000
+
+// PublishBatch implements [journal.Batcher].
+func (s *Store) PublishBatch(ctx context.Context, name journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	switch name {
+	case journal.Ledger, journal.Control, journal.Payloads:
+	case journal.History, journal.Wakeups, journal.Index, journal.Webhooks:
+		return nil, fmt.Errorf("publish a batch on %s: atomic publish is disabled", name)
+	}
+	if len(list) > mostInBatch {
+		return nil, fmt.Errorf("publish a batch on %s: %d messages, at most %d", name, len(list), mostInBatch)
+	}
+	written := map[string]bool{}
+	for _, m := range list {
+		if m.Guard != nil && written[m.Subject] {
+			return nil, fmt.Errorf("publish a batch on %s: %w: %s twice", name, journal.ErrInFlight, m.Subject)
+		}
+		written[m.Subject] = true
+	}
+	sequences, err := s.publish(ctx, name, list)
+	if err != nil {
+		return nil, fmt.Errorf("publish a batch on %s: %w", name, err)
+	}
+	return sequences, nil
+}
+
+// publish stores all messages or none.
+func (s *Store) publish(ctx context.Context, name journal.Stream, list []journal.Outgoing) ([]uint64, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, fmt.Errorf("publish on %s: %w: %w", m.Subject, journal.ErrUnanswered, err)
+		return nil, fmt.Errorf("%w: %w", journal.ErrUnanswered, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.catchUp()
 	st := s.streams[name]
-	if !slices.ContainsFunc(accepted(name), func(f string) bool { return matches(f, m.Subject) }) {
-		return 0, fmt.Errorf("publish on %s: no stream takes it: %w", m.Subject, journal.ErrUnanswered)
+	now := s.config.Now()
+	fires := make([]time.Time, len(list))
+	lives := make([]time.Duration, len(list))
+	for i, m := range list {
+		var err error
+		if fires[i], lives[i], err = s.admit(st, m, now); err != nil {
+			return nil, err
+		}
+	}
+	var sequences []uint64
+	for i, m := range list {
+		sequences = append(sequences, s.store(st, m, now, fires[i]))
+		if lives[i] > 0 {
+			e := st.entries[len(st.entries)-1]
+			e.expires = e.message.Time.Add(lives[i])
+			st.expiring = append(st.expiring, e)
+		}
+	}
+	return sequences, nil
+}
+
+// admit makes the checks of one message and gives when its schedule fires and
+// how long it lives. The mutex is held.
+func (s *Store) admit(st *stream, m journal.Outgoing, now time.Time) (fires time.Time, lives time.Duration, err error) {
+	if !slices.ContainsFunc(accepted(st.name), func(f string) bool { return matches(f, m.Subject) }) {
+		return fires, 0, fmt.Errorf("no stream takes it: %w", journal.ErrUnanswered)
 	}
 	if m.Guard != nil {
 		subject := m.Guard.Subject
@@ -166,16 +226,14 @@ func (s *Store) Publish(ctx context.Context, name journal.Stream, m journal.Outg
 			subject = m.Subject
 		}
 		if have := st.lastSequence(subject); have != m.Guard.Sequence {
-			return 0, fmt.Errorf("publish on %s: %w: %d", m.Subject, journal.ErrWrongSequence, have)
+			return fires, 0, fmt.Errorf("%w: %d", journal.ErrWrongSequence, have)
 		}
 	}
-	if name == journal.Webhooks && len(st.subjects[m.Subject]) > 0 {
-		return 0, fmt.Errorf("publish on %s: %w", m.Subject, journal.ErrSubjectFull)
+	if st.name == journal.Webhooks && len(st.subjects[m.Subject]) > 0 {
+		return fires, 0, journal.ErrSubjectFull
 	}
-	now := s.config.Now()
-	fires, err := st.schedule(m)
-	if err != nil {
-		return 0, fmt.Errorf("publish on %s: %w", m.Subject, err)
+	if fires, err = st.schedule(m); err != nil {
+		return fires, 0, err
 	}
 	if !fires.IsZero() {
 		if s.config.Late != nil {
@@ -186,17 +244,8 @@ func (s *Store) Publish(ctx context.Context, name journal.Stream, m journal.Outg
 			fires = floor
 		}
 	}
-	lives, err := st.lifetime(m)
-	if err != nil {
-		return 0, fmt.Errorf("publish on %s: %w", m.Subject, err)
-	}
-	n := s.store(st, m, now, fires)
-	if lives > 0 {
-		e := st.entries[len(st.entries)-1]
-		e.expires = e.message.Time.Add(lives)
-		st.expiring = append(st.expiring, e)
-	}
-	return n, nil
+	lives, err = st.lifetime(m)
+	return fires, lives, err
 }
 
 // lifetime reads the header that lets a message expire.

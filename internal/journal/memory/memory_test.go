@@ -33,3 +33,10 @@ func TestFaultlessWrapperConforms(t *testing.T) {
 		return memory.Inject(inner, func(memory.Call) memory.Fault { return memory.Fault{} })
 	})
 }
+
+func TestBatchConformance(t *testing.T) {
+	conformance.RunBatches(t, func(*testing.T) journal.Batcher { return memory.New(memory.Config{Now: time.Now}) })
+	conformance.RunBatches(t, func(*testing.T) journal.Batcher {
+		return memory.Inject(memory.New(memory.Config{Now: time.Now}), func(memory.Call) memory.Fault { return memory.Fault{} })
+	})
+}
