@@ -171,7 +171,11 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 			return nil, err
 		}
 	}
-	l.nats, err = journal.Connect(ctx, journal.Config{Dial: l.broker.InProcess, Name: "counterfoil", Replicas: 1, Logger: log})
+	l.nats, err = journal.Connect(ctx, journal.Config{
+		Dial: l.broker.InProcess, Name: "counterfoil", Replicas: 1, Logger: log,
+		// A batch waits for the disk even where single writes do not.
+		Group: journal.GroupPolicy{Off: o.Sync == string(broker.SyncInterval)},
+	})
 	if err != nil {
 		return nil, err
 	}
