@@ -458,12 +458,16 @@ func (a *app) decideCommand() *cobra.Command {
 	var d client.Decision
 	var version uint64
 	var key string
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "decide OPERATION KIND",
 		Short: "Record a decision on an operation that automation must not settle",
 		Long: `Record a decision. Kinds: abandon, extend, adopt, retry_create, resume,
 retry_collection, accept_result, mark_cancelled. Without --version it is made
 on the operation as it stands when the command reads it.
+
+adopt shows what it would bind and asks; where there is no terminal, --yes says
+that it is meant.
 
 resume watches a job again after its deadline, or after it was lost. To end a
 pause use counterfoil resume.`,
@@ -474,12 +478,19 @@ pause use counterfoil resume.`,
 				return err
 			}
 			d.Kind = args[1]
-			if version == 0 {
+			if version == 0 || d.Kind == "adopt" {
 				op, err := c.Get(cmd.Context(), args[0])
 				if err != nil {
 					return reach(err)
 				}
-				version = op.Version
+				if version == 0 {
+					version = op.Version
+				}
+				if d.Kind == "adopt" {
+					if err := a.adopting(cmd.Context(), cmd.InOrStdin(), op, d.JobID, yes); err != nil {
+						return err
+					}
+				}
 			}
 			if key == "" {
 				key = fmt.Sprintf("%s-%s-v%d", args[0], d.Kind, version)
@@ -498,6 +509,7 @@ pause use counterfoil resume.`,
 	flags.StringVar(&d.Until, "until", "", "extend: a length of time from now, or RFC 3339 with zone")
 	flags.StringVar(&d.Evidence, "evidence", "", "mark_cancelled: what shows it")
 	flags.BoolVar(&d.AcceptRisk, "accept-risk", false, "retry_create: a second job cannot be excluded, and that is accepted")
+	flags.BoolVar(&yes, "yes", false, "adopt: do not ask")
 	flags.Uint64Var(&version, "version", 0, "version of the operation the decision is made on")
 	flags.StringVar(&key, "key", "", "idempotency key (default: made of operation, kind and version)")
 	return cmd
