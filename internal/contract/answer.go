@@ -39,6 +39,7 @@ type Failure struct {
 	Message string    // the provider's words, cut, without markup or secrets of links
 	RetryAt time.Time // not to be asked again before; zero if the answer does not say
 	Detail  string    // which part of the contract could not be read and why; ours
+	Cut     string    // how the body was cut, where class and detail say something else; ours
 }
 
 // shared is what every call reads from an answer that is not what was hoped
@@ -216,6 +217,11 @@ func success(status int) bool { return status >= 200 && status <= 299 }
 func (c *Contract) gate(sh shared, ok *expression, v view, limit int64) (failed *Failure) {
 	give := func(class events.ErrorClass, detail string) *Failure {
 		f := sh.fail(v, class, detail)
+		if v.a.Truncated {
+			if _, f.Cut = v.cut(limit); f.Cut == detail {
+				f.Cut = ""
+			}
+		}
 		return &f
 	}
 	if v.a.Truncated && success(v.a.Status) {

@@ -409,6 +409,15 @@ func TestOversizedWords(t *testing.T) {
 	if page.Class != events.ErrorServer || !strings.HasSuffix(page.Message, fmt.Sprintf("… (cut, %d bytes)", limit+6)) || len(page.Message) > maxMessage {
 		t.Errorf("page: %+v", page)
 	}
+	// An error whose body was cut keeps its class, and says that it was cut.
+	short := Answer{Status: 503, Body: []byte(`{"error":{"mess`), Truncated: true}
+	if s := c.ReadStatus(short, in); s.Class != events.ErrorServer || s.Cut != "the body was cut" || s.State != "" {
+		t.Errorf("an error cut: %+v", s)
+	}
+	short.Status = 200
+	if s := c.ReadStatus(short, in); s.Class != events.ErrorUnreadable || s.Detail != "the body was cut" || s.Cut != "" {
+		t.Errorf("an answer cut: %+v", s)
+	}
 	// Over the limit of the contract nothing is read, and that is no outcome.
 	over := Answer{Status: 200, Body: []byte(strings.Repeat("x", int(c.Limits.Response))), Truncated: true}
 	if s := c.ReadStatus(over, in); s.Class != events.ErrorTooLarge || s.State != "" {

@@ -378,6 +378,9 @@ func TestFailureAfterTheFirstByte(t *testing.T) {
 		{"chunk cut", head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"id\"\r\n", outbound.BodyCut, 202, `{"id"`},
 		{"chunk malformed", head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", outbound.BodyCut, 202, ""},
 		{"body too large", head + "Content-Length: 21\r\n\r\n123456789012345678901", outbound.BodyTooLarge, 202, "12345678901234567890"},
+		{"body too large, in one chunk", head + "Transfer-Encoding: chunked\r\n\r\n15\r\n123456789012345678901\r\n0\r\n\r\n", outbound.BodyTooLarge, 202, "12345678901234567890"},
+		{"body too large, in many chunks", head + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", 21) + "0\r\n\r\n", outbound.BodyTooLarge, 202, strings.Repeat("x", 20)},
+		{"body too large, chunks without end", head + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\nx\r\n", 1<<12), outbound.BodyTooLarge, 202, strings.Repeat("x", 20)},
 		{"body too large, no length", head + "\r\n123456789012345678901", outbound.BodyTooLarge, 202, "12345678901234567890"},
 	} {
 		for _, side := range []bool{true, false} {

@@ -255,9 +255,14 @@ func (p *Poller) call(ctx context.Context, s projections.State, asOf uint64, a o
 // message is what a fact says in words, messageLimit bytes at most. Where the
 // answer could not be read, why comes first and then what there was of it: an
 // excerpt does not show that a body was cut. Where it could, a part of the
-// contract that failed beside it does not stand before the provider's words.
+// contract that failed beside it does not stand before the provider's words. How
+// a body was cut always does.
 func message(f contract.Failure) string {
 	switch detail := f.Detail; {
+	case f.Cut != "" && f.Message != "":
+		return f.Cut + ": " + httprule.Excerpt([]byte(f.Message), messageLimit-len(f.Cut)-2)
+	case f.Cut != "":
+		return f.Cut
 	case detail == "":
 		return f.Message
 	case f.Message == "":

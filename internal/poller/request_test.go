@@ -76,6 +76,9 @@ func TestMessage(t *testing.T) {
 		{"cut", contract.Failure{Class: events.ErrorUnreadable, Detail: "the body was cut", Message: `{"job`}, `the body was cut: {"job`},
 		{"too large", contract.Failure{Class: events.ErrorTooLarge, Detail: "the body has more than 9 bytes", Message: "x"}, "the body has more than 9 bytes: x"},
 		{"a field beside the words", contract.Failure{Class: events.ErrorRefused, Detail: "status.read.progress: no such key", Message: "no room"}, "no room"},
+		{"cut, of an error", contract.Failure{Class: events.ErrorServer, Cut: "the body was cut", Message: "<p>no ro"}, "the body was cut: no ro"},
+		{"cut, of an error, beside a field", contract.Failure{Class: events.ErrorServer, Cut: "the body was cut", Detail: "errors.code: no such key", Message: "no ro"}, "the body was cut: no ro"},
+		{"cut before it began", contract.Failure{Class: events.ErrorServer, Cut: "the body was cut"}, "the body was cut"},
 		{"a field of a good answer", contract.Failure{Detail: "status.read.progress: no such key"}, "status.read.progress: no such key"},
 	} {
 		if got := message(c.f); got != c.want {
