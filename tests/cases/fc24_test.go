@@ -127,6 +127,7 @@ func TestFC24Redirect(t *testing.T) {
 				for i, to := range c.through {
 					rules = append(rules, simulator.On(simulator.Result, simulator.Nth(i+1), simulator.Answer{
 						Status: http.StatusFound, Header: http.Header{"Location": {to}, "Set-Cookie": {"session=" + harness.Token}},
+						Body: `{"output":"elsewhere"}`,
 					}))
 				}
 				rules = append(rules, simulator.On(simulator.Result, simulator.Nth(len(c.through)+1), simulator.Answer{
@@ -138,6 +139,8 @@ func TestFC24Redirect(t *testing.T) {
 				op := h.Submit("k", "example", `{"n":1}`)
 				op = h.Wait(op.ID, time.Minute)
 				want(t, "state", op.State, "succeeded")
+				// What is at the end of the way, and not the body of a redirect.
+				want(t, "result", ask(t, h, "GET", "/v1/operations/"+op.ID+"/result", "").body, `{"output":"done"}`)
 				fetches := h.Sim.Requests(simulator.Filter{Call: simulator.Result})
 				want(t, "requests for the file", len(fetches), len(c.through)+1)
 				bare := map[int]bool{}

@@ -205,13 +205,22 @@ func TestFC42ProvidersTimes(t *testing.T) {
 	}
 }
 
+// untimed leaves out when a line was written, which the handler adds in the zone
+// of the process; that of serve puts it in UTC.
+func untimed(groups []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey && len(groups) == 0 {
+		return slog.Attr{}
+	}
+	return a
+}
+
 // FC-42: all times that leave are UTC with Z, and the zone of the process is
 // nothing to what is stored.
 func TestFC42OutputIsUTC(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		zone(t, "Pacific/Chatham") // 12:45 or 13:45 ahead
 		log := &page{}
-		h := harness.New(t, harness.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+		h := harness.New(t, harness.Options{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: untimed}))})
 		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Minute, "running", "running", "succeeded")})
 		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
 			Provider: "example", Params: json.RawMessage(`{"n":1}`), Deadlines: &client.Deadlines{Result: "2000-01-01T23:59:59+13:45"},
@@ -226,6 +235,9 @@ func TestFC42OutputIsUTC(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.Wait(op.ID, time.Minute, "observing")
+		h.Mount(simulator.Example, "example-ask", simulator.Options{}, simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
+		stops := h.Submit("k3", "example-ask", `{"n":1}`).ID
+		h.Wait(stops, time.Minute, "quarantined") // since when is in the log
 		read := func() map[string]string {
 			seen := map[string]string{}
 			for _, id := range []string{op.ID, waits.ID} {
@@ -292,6 +304,7 @@ func TestFC42OutputIsUTC(t *testing.T) {
 		for where, text := range read() {
 			onlyUTC(t, where, text)
 		}
-		invariants(t, h, ids...)
+		onlyUTC(t, "log", log.String())
+		invariants(t, h, append(ids, stops)...)
 	})
 }
