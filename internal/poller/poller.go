@@ -52,8 +52,11 @@ type Directory interface {
 // Lease is an operation that needs attention, held by this worker for a while.
 type Lease interface {
 	Operation() string
-	// At is the time Next gave when the wake-up was made.
+	// At is the time for which the wake-up was set.
 	At() time.Time
+	// Version is the ledger sequence of the state it was derived from. Who knows
+	// only an older one must not let it go.
+	Version() uint64
 	Extend(ctx context.Context) error
 	Ack(ctx context.Context) error
 }
@@ -274,7 +277,7 @@ func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 		return err
 	}
 	defer leave()
-	s, err := p.cfg.Journal.Current(ctx, lease.Operation())
+	s, err := p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
 	if err != nil {
 		return fmt.Errorf("read state of %s: %w", lease.Operation(), err)
 	}
@@ -457,5 +460,6 @@ type leased struct{ lease *journal.Lease }
 
 func (l leased) Operation() string                { return l.lease.Operation }
 func (l leased) At() time.Time                    { return l.lease.At }
+func (l leased) Version() uint64                  { return l.lease.Version }
 func (l leased) Extend(ctx context.Context) error { return l.lease.Extend(ctx) }
 func (l leased) Ack(ctx context.Context) error    { return l.lease.Ack(ctx) }
