@@ -46,6 +46,8 @@ func ownHint(code string) string {
 		return "look at it with --unaccepted, then decide: accept_result or retry_collection"
 	case "decision_not_allowed":
 		return "counterfoil get lists the decisions that are allowed"
+	case "validation_failed":
+		return "correct what is listed above"
 	case "signature_invalid":
 		return "" // no command signs anything
 	case "internal_error", "store_unavailable", "storage_low":
