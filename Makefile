@@ -22,7 +22,9 @@ FIND = find . \( -name testdata -o -name '.?*' -o -name '_*' -o -path ./tools \)
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-check: fmt-check vet staticcheck lint arch mod race ## everything CI checks besides the tests themselves
+# vet and staticcheck alone are not here: lint runs the analyzers of both, and
+# each reads all dependencies anew.
+check: fmt-check lint arch mod race ## everything CI checks besides the tests themselves
 
 fmt-check: ## the difference to gofumpt's form, if any
 	@diff=$$($(TOOL) gofumpt -d .) && if [ -n "$$diff" ]; then printf '%s\n' "$$diff"; exit 1; fi
@@ -30,10 +32,10 @@ fmt-check: ## the difference to gofumpt's form, if any
 fmt: ## rewrite into the form fmt-check and lint want
 	$(LINT) fmt
 
-vet: ## go vet
+vet: ## go vet alone, for those without the linter
 	$(GO) vet ./...
 
-staticcheck: ## staticcheck, its own default checks
+staticcheck: ## staticcheck alone, its own default checks
 	$(TOOL) staticcheck ./...
 
 lint: ## golangci-lint; reasons for each linter in .golangci.yml
