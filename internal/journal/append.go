@@ -42,12 +42,8 @@ func (o Outcome) String() string {
 }
 
 // Current gives the operation's state: its last history record and the newer
-// facts folded onto it. The record may lag, the ledger does not. Where this
-// process alone writes, its board may be asked instead (see [Board]).
+// facts folded onto it. The record may lag, the ledger does not.
 func (j *Journal) Current(ctx context.Context, operation string) (projections.State, error) {
-	if s, ok := j.board.newest(operation); ok {
-		return s, nil
-	}
 	record, err := j.Recorded(ctx, operation)
 	if err != nil && !errors.Is(err, ErrNoOperation) {
 		return projections.State{}, err
@@ -90,9 +86,6 @@ func decodeRecord(m Message) (projections.Record, error) {
 
 // Catch folds the facts that are newer than the state.
 func (j *Journal) Catch(ctx context.Context, s projections.State) (projections.State, error) {
-	if newest, ok := j.board.newest(s.Operation); ok && newest.Sequence >= s.Sequence {
-		return newest, nil
-	}
 	return j.catch(ctx, s, func(projections.Entry) {})
 }
 
@@ -175,17 +168,9 @@ func (j *Journal) Append(ctx context.Context, s projections.State, e events.Even
 		// A crash before the append leaves nothing. A crash after it leaves the
 		// fact without wake-up and history, which the projector derives; its
 		// author's next owner finds it in the ledger.
-		sequence, err := j.appendAt(ctx, s, e)
+		beaten, err := j.appendAt(ctx, s, e)
 		if err != nil {
 			return s, Unsettled, fmt.Errorf("append %s to %s: %w", e.Fact.Type(), s.Operation, err)
-		}
-		beaten := sequence == 0
-		if !beaten {
-			// Nothing lies between the state given and the fact, so whatever the board
-			// says from there on is newer and includes it.
-			if newest, ok := j.after(ctx, s.Operation, sequence); ok {
-				return newest, Stored, nil
-			}
 		}
 		known := false
 		err = j.retry(ctx, s.Operation, func() (err error) {
@@ -213,18 +198,17 @@ func (j *Journal) Append(ctx context.Context, s projections.State, e events.Even
 	}
 }
 
-// appendAt settles one append at the state's sequence. It gives the fact's own,
-// or 0 if another came first.
-func (j *Journal) appendAt(ctx context.Context, s projections.State, e events.Event) (uint64, error) {
+// appendAt settles one append at the state's sequence.
+func (j *Journal) appendAt(ctx context.Context, s projections.State, e events.Event) (beaten bool, err error) {
 	e.Previous = s.Head
 	if s.Facts == 0 {
 		e.Previous = events.ChainStart(s.Operation)
 	}
 	subject := factSubject(s.Operation)
-	sequence, _, err := j.place(ctx, Ledger, subject, s.Sequence,
+	_, other, err := j.place(ctx, Ledger, subject, s.Sequence,
 		func() (uint64, error) { return j.appendFact(ctx, subject, s.Sequence, e) },
 		func(m Message) bool { return entry(m).Event.ID == e.ID })
-	return sequence, err
+	return other != nil, err
 }
 
 // appendFact is the one way into the ledger.

@@ -19,6 +19,7 @@ import (
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
+	"github.com/counterfoil/counterfoil/internal/projector"
 	"github.com/counterfoil/counterfoil/internal/wire"
 )
 
@@ -26,6 +27,7 @@ const (
 	maxCreds                    = 16 << 10 // bytes of a NATS credentials file
 	leastDifference             = time.Second
 	mostDifference              = 5 * time.Minute
+	mostDrain                   = 10 * time.Minute
 	provisionHint               = "counterfoil provision makes the streams, with the credentials of whoever may administer them"
 	natsSchemes, natsTLSSchemes = "nats ws", "tls wss"
 )
@@ -130,8 +132,12 @@ type away struct {
 // open makes the roles ready to run. It refuses streams that are missing or not
 // as they were provisioned.
 func open(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, log *slog.Logger) (_ *away, err error) {
+	roles = roles.OrAll()
 	if o.ClockDifference < leastDifference || o.ClockDifference > mostDifference {
 		return nil, usage("--clock-difference is %s: want %s to %s", o.ClockDifference, leastDifference, mostDifference)
+	}
+	if roles.Any(wire.Poller) && (o.Drain < 0 || o.Drain > mostDrain) {
+		return nil, usage("--drain is %s: want 0s to %s", o.Drain, mostDrain)
 	}
 	setup, err := Prepare(ctx, o, roles, builtin, log)
 	if err != nil {
@@ -161,7 +167,7 @@ func open(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, log *
 		return nil, checkHint(err)
 	}
 	c.Store, c.Check, c.Regained, c.StoreTime = a.nats, a.nats.Check, regained, a.nats.Time
-	c.ClockDifference = o.ClockDifference
+	c.ClockDifference, c.Seats, c.Drain = o.ClockDifference, seats{a.nats}, o.Drain
 	a.service, err = wire.New(ctx, *c)
 	return a, err
 }
@@ -193,6 +199,17 @@ func (s *Setup) Run(ctx context.Context, service *wire.Service, out io.Writer) e
 		}
 		fmt.Fprintf(out, "ready on http://%s\n", c.Listener.Addr())
 	})
+}
+
+// seats is the journal's election as the projector wants it.
+type seats struct{ nats *journal.NATS }
+
+func (s seats) TakeSeat(ctx context.Context, partition int) (projector.Seat, error) {
+	seat, err := s.nats.TakeSeat(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	return seat, nil
 }
 
 // close lets go of everything.

@@ -40,6 +40,7 @@ type Options struct {
 	Identity        string // file
 	Keys            string // file
 	ClockDifference time.Duration
+	Drain           time.Duration
 }
 
 // Store is where a store that runs elsewhere is reached.
@@ -93,6 +94,9 @@ func (o *Options) AwayFlags(f *pflag.FlagSet, roles wire.Roles) {
 	}
 	if roles.Any(wire.Ingest) {
 		f.StringVar(&o.Keys, "keys", "", "file of API keys (with --nats)")
+	}
+	if roles.Any(wire.Poller) {
+		f.DurationVar(&o.Drain, "drain", 20*time.Second, "how long calls under way may go on once it is told to stop, 0s to 10m (with --nats)")
 	}
 	f.DurationVar(&o.ClockDifference, "clock-difference", 30*time.Second, "what the clocks of two processes may differ by, 1s to 5m (with --nats)")
 }

@@ -43,6 +43,9 @@ func (p Provisioning) Run(ctx context.Context, log *slog.Logger) (done Provision
 		}
 		return done, &Error{Err: err, Hint: "making streams needs the right to administer them, and as many servers as replicas"}
 	}
+	if err := n.MakeSeats(ctx); err != nil {
+		return done, err
+	}
 	clock := wire.NewSystemClock()
 	j := journal.New(journal.Options{Store: n, Now: clock.Now, Sleep: clock.Sleep, NewID: wire.NewID})
 	g, began, err := j.CurrentGeneration(ctx)

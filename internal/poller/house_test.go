@@ -184,15 +184,16 @@ func (h *house) Account(string, string) (Account, error) {
 type lease struct {
 	operation string
 	at        time.Time
-	version   uint64
 	extended  atomic.Int64
 	acked     atomic.Int64
+	released  atomic.Int64
 }
 
 func (l *lease) Operation() string            { return l.operation }
 func (l *lease) At() time.Time                { return l.at }
-func (l *lease) Version() uint64              { return l.version }
 func (l *lease) Extend(context.Context) error { l.extended.Add(1); return nil }
+
+func (l *lease) Release(context.Context) error { l.released.Add(1); return nil }
 
 // Ack does nothing for a worker that was stopped, as the real one.
 func (l *lease) Ack(ctx context.Context) error {
@@ -302,9 +303,8 @@ func (h *house) state() projections.State {
 
 // due is a lease as the projector would have made it.
 func (h *house) due() *lease {
-	s := h.state()
-	at, _ := projections.Next(s)
-	return &lease{operation: operation, at: at, version: s.Sequence}
+	at, _ := projections.Next(h.state())
+	return &lease{operation: operation, at: at}
 }
 
 // attend works on a lease and gives the trail of it.

@@ -52,13 +52,12 @@ type Directory interface {
 // Lease is an operation that needs attention, held by this worker for a while.
 type Lease interface {
 	Operation() string
-	// At is the time for which the wake-up was set.
+	// At is the time Next gave when the wake-up was made.
 	At() time.Time
-	// Version is the ledger sequence of the state it was derived from. Who knows
-	// only an older one must not let it go.
-	Version() uint64
 	Extend(ctx context.Context) error
 	Ack(ctx context.Context) error
+	// Release hands the operation to another worker at once.
+	Release(ctx context.Context) error
 }
 
 // Clock is the worker's time. Sleep returns early with ctx's error.
@@ -68,7 +67,7 @@ type Clock interface {
 }
 
 // Config of a Poller. All fields but Gone, Monotonic, Permits, Hold, Observe, Patience,
-// Beat and Record are required.
+// Beat, Record and Drain are required.
 type Config struct {
 	Journal   *journal.Journal
 	Call      Caller
@@ -112,6 +111,10 @@ type Config struct {
 	// Record bounds how long a worker that is being stopped goes on trying to
 	// store what it has seen. Default 10 s.
 	Record time.Duration
+	// Drain is how long a worker that is being stopped goes on with the step that
+	// is under way before it is broken off: a create whose answer nobody waits for
+	// has an unknown outcome. 0 breaks it off at once.
+	Drain time.Duration
 }
 
 // Exchange is one call to a provider and how it went at the level of HTTP. The
@@ -221,7 +224,7 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, o
 		if place == own {
 			wait = waitOwn
 		}
-		leases, err := fetch(ctx, 1, wait)
+		leases, err := p.next(ctx, fetch, wait)
 		if err != nil && ctx.Err() == nil {
 			// Nothing was leased, so nothing is lost: the wake-ups stay where
 			// they are until the store answers again.
@@ -243,8 +246,9 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, o
 }
 
 // serve attends to one lease and extends it meanwhile.
-func (p *Poller) serve(ctx context.Context, lease Lease) {
-	ctx, stop := context.WithCancel(ctx)
+func (p *Poller) serve(stopping context.Context, lease Lease) {
+	// The lease is extended for as long as it is worked on, also while stopping.
+	ctx, stop := context.WithCancel(context.WithoutCancel(stopping))
 	var beat sync.WaitGroup
 	beat.Add(1)
 	go func() {
@@ -257,7 +261,7 @@ func (p *Poller) serve(ctx context.Context, lease Lease) {
 			}
 		}
 	}()
-	err := p.Attend(ctx, lease)
+	err := p.Attend(stopping, lease)
 	stop()
 	beat.Wait()
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -270,14 +274,23 @@ func (p *Poller) serve(ctx context.Context, lease Lease) {
 // the lease only if the operation's next look is another time than the one the
 // wake-up carries, or none: then another wake-up exists or will be made from
 // the facts. Otherwise it waits out a short remainder or leaves the lease to
-// its end, after which the wake-up comes again.
+// its end, after which the wake-up comes again. When ctx ends it finishes the
+// step that is under way, within Drain, and gives the lease back.
 func (p *Poller) Attend(ctx context.Context, lease Lease) error {
+	err := p.attend(ctx, lease)
+	if err != nil && ctx.Err() != nil {
+		p.release(ctx, lease)
+	}
+	return err
+}
+
+func (p *Poller) attend(ctx context.Context, lease Lease) error {
 	leave, err := p.enter(ctx, lease.Operation())
 	if err != nil {
 		return err
 	}
 	defer leave()
-	s, err := p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
+	s, err := p.cfg.Journal.Current(ctx, lease.Operation())
 	if err != nil {
 		return fmt.Errorf("read state of %s: %w", lease.Operation(), err)
 	}
@@ -291,7 +304,15 @@ func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 		refusals int
 	}
 	last.refused = s.Refused
+	work, stop := ctx, context.CancelFunc(func() {})
+	if p.cfg.Drain > 0 {
+		work, stop = outlive(ctx, p.cfg.Drain)
+	}
+	defer stop()
 	for {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		d, c, err := p.decide(ctx, s)
 		if err != nil {
 			return err
@@ -316,7 +337,7 @@ func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 			}
 			continue
 		}
-		if s, err = p.perform(ctx, s, c, d); err != nil {
+		if s, err = p.perform(work, s, c, d); err != nil {
 			return fmt.Errorf("%s of %s: %w", d.Step.Kind, lease.Operation(), err)
 		}
 		if s.Sequence == last.sequence {
@@ -433,15 +454,7 @@ func (p *Poller) record(ctx context.Context, s projections.State, fact events.Fa
 // what was seen must not be lost to a shutdown, and evidence is tried until it
 // is in as long as there is none.
 func (p *Poller) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	forget := context.AfterFunc(ctx, func() {
-		limit := time.AfterFunc(p.cfg.Record, cancel)
-		context.AfterFunc(out, func() { limit.Stop() })
-	})
-	return out, func() {
-		forget()
-		cancel()
-	}
+	return outlive(ctx, p.cfg.Record)
 }
 
 // FromJournal gives the leases of one provider as the journal hands them out.
@@ -460,6 +473,7 @@ type leased struct{ lease *journal.Lease }
 
 func (l leased) Operation() string                { return l.lease.Operation }
 func (l leased) At() time.Time                    { return l.lease.At }
-func (l leased) Version() uint64                  { return l.lease.Version }
 func (l leased) Extend(ctx context.Context) error { return l.lease.Extend(ctx) }
 func (l leased) Ack(ctx context.Context) error    { return l.lease.Ack(ctx) }
+
+func (l leased) Release(ctx context.Context) error { return l.lease.Release(ctx) }

@@ -43,6 +43,9 @@ type Config struct {
 	Build string // program version
 	Now   func() time.Time
 	Disk  Disk
+	// Shared says that other processes project some of the partitions: what is
+	// counted here is a part, to be summed over the processes.
+	Shared bool
 	// Holds says how many holds are in force that rest creates, and that rest
 	// all calls; known is false while nobody here can know.
 	Holds func() (creates, all int, known bool)
@@ -59,6 +62,7 @@ type Disk interface {
 type Metrics struct {
 	now      func() time.Time
 	disk     Disk
+	shared   bool
 	holds    func() (creates, all int, known bool)
 	registry *prometheus.Registry
 
@@ -68,7 +72,7 @@ type Metrics struct {
 	refusals *prometheus.CounterVec
 	sync     prometheus.Histogram
 
-	open, lag, free, reserve, held *prometheus.Desc
+	open, partitions, lag, free, reserve, held *prometheus.Desc
 
 	mu sync.Mutex
 	// Guarded by mu, by partition: how many operations stand where, and since when
@@ -80,7 +84,7 @@ type Metrics struct {
 // New makes the series, in a registry of their own.
 func New(cfg Config) *Metrics {
 	m := &Metrics{
-		now: cfg.Now, disk: cfg.Disk, holds: cfg.Holds, registry: prometheus.NewRegistry(),
+		now: cfg.Now, disk: cfg.Disk, shared: cfg.Shared, holds: cfg.Holds, registry: prometheus.NewRegistry(),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "counterfoil_wakeup_lateness_seconds", Buckets: lateBuckets,
 			Help: "How long after its time a wake-up reached a worker. One that is delivered again counts again.",
@@ -102,7 +106,9 @@ func New(cfg Config) *Metrics {
 			Help: "How long the store took to acknowledge a write to a synced stream, as its client saw it: the way there and back, the server's work and, under sync always, the disk's fsync. Writes that failed are not in it.",
 		}),
 		open: prometheus.NewDesc("counterfoil_operations_open",
-			"Operations that have not ended, by phase, and by kind where they are quarantined, as the projectors have recorded them.", []string{"phase", "kind"}, nil),
+			"Operations that have not ended, by phase, and by kind where they are quarantined, as the projectors have recorded them. Where several processes project, each gives its part.", []string{"phase", "kind"}, nil),
+		partitions: prometheus.NewDesc("counterfoil_partitions",
+			"Partitions that this process projects.", nil, nil),
 		lag: prometheus.NewDesc("counterfoil_projector_lag_seconds",
 			"Age of the oldest fact that a projector has read and not yet recorded, or how long a partition could not be projected; the largest of all partitions.", nil, nil),
 		free: prometheus.NewDesc("counterfoil_disk_free_bytes",
@@ -249,7 +255,7 @@ type derived struct{ m *Metrics }
 
 // Describe implements [prometheus.Collector].
 func (d derived) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{d.m.open, d.m.lag, d.m.free, d.m.reserve, d.m.held} {
+	for _, desc := range []*prometheus.Desc{d.m.open, d.m.partitions, d.m.lag, d.m.free, d.m.reserve, d.m.held} {
 		out <- desc
 	}
 }
@@ -261,12 +267,13 @@ func (d derived) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
 	// Without all partitions a sum would look like operations that ended.
-	if open, ok := d.m.Open(journal.Partitions); ok {
+	if open, ok := d.m.Open(journal.Partitions); ok || d.m.shared {
 		for standing, n := range open {
 			gauge(d.m.open, float64(n), string(standing.Phase), string(standing.Quarantine))
 		}
 	}
-	_, lag := d.m.Projected()
+	partitions, lag := d.m.Projected()
+	gauge(d.m.partitions, float64(partitions))
 	gauge(d.m.lag, lag.Seconds())
 	if d.m.holds != nil {
 		if creates, all, known := d.m.holds(); known {

@@ -55,6 +55,9 @@ const (
 	// restAfterFailure is how long the role rests when the store does not answer.
 	restAfterFailure = time.Second
 
+	// finishTime bounds what is still recorded when the role stops.
+	finishTime = 10 * time.Second
+
 	// lookBack is how many stored deliveries are looked at again at the start.
 	lookBack = 1000
 
@@ -269,12 +272,18 @@ func dedupeKey(c *contract.Contract, whose, signedID string, body []byte) string
 }
 
 // Run makes facts of stored deliveries, or parks them, until ctx ends, which is
-// not an error.
+// not an error. Those it was handed by then it finishes, within finishTime.
 func (r *Receiver) Run(ctx context.Context) error {
 	seen, err := r.parkAgain(ctx)
 	if err != nil && ctx.Err() == nil {
 		r.cfg.Log.ErrorContext(ctx, "events that power loss may have taken from INDEX are not parked again before the next start", "error", err)
 	}
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() {
+		limit := time.AfterFunc(finishTime, stop)
+		context.AfterFunc(work, func() { limit.Stop() })
+	})()
 	var queue *journal.WebhookQueue
 	for ctx.Err() == nil {
 		err := error(nil)
@@ -294,7 +303,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 			continue
 		}
 		for _, w := range list {
-			if err := r.record(ctx, w, w.Delivered > 1 || w.Sequence <= seen); err != nil && ctx.Err() == nil {
+			if err := r.record(work, w, w.Delivered > 1 || w.Sequence <= seen); err != nil && work.Err() == nil {
 				// The lease ends by itself and the delivery comes again.
 				r.cfg.Log.ErrorContext(ctx, "webhook left to its next lease", "provider", w.Provider, "sequence", w.Sequence, "error", err)
 			}

@@ -17,7 +17,8 @@ const (
 // Any says whether one of these is in the set.
 func (r Roles) Any(these Roles) bool { return r&these != 0 }
 
-func (r Roles) orAll() Roles {
+// OrAll gives all roles for the empty set.
+func (r Roles) OrAll() Roles {
 	if r == 0 {
 		return AllRoles
 	}

@@ -85,10 +85,6 @@ type Config struct {
 	// may be left out: the identity, contracts and accounts where the projector
 	// runs alone, Keys without Ingest, Listener without Ingest and Webhooks.
 	Roles Roles
-	// Local says that this process projects and that its one poller goes by what
-	// the projector knows (DESIGN §9). False where pollers stand for processes of
-	// their own.
-	Local bool
 
 	Identity  Identity
 	Contracts map[string]*contract.Contract
@@ -133,6 +129,13 @@ type Config struct {
 	// one process holds all roles.
 	ClockDifference time.Duration
 
+	// Seats elects which process projects which partition. Nil: this one projects
+	// all of them.
+	Seats projector.Seats
+	// Drain is how long calls to providers that are under way may go on when the
+	// process is told to stop; 0 breaks them off at once.
+	Drain time.Duration
+
 	// Admin is where metrics and health are served; closed by Run. Nil: nowhere.
 	Admin net.Listener
 	// FreeSpace gives the bytes that are free where the store writes. Below
@@ -163,7 +166,6 @@ type Service struct {
 	*watched
 
 	generation journal.Generation
-	board      *journal.Board // nil unless Local
 
 	// drift is why no permits are taken; nil text while the streams are sound.
 	drift atomic.Pointer[string]
@@ -174,16 +176,12 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	var s *Service // the series are read when it runs
 	watched := watch(ctx, cfg, func() (creates, all int, known bool) { return s.holds.count() })
 	cfg.Store = watched.metrics.Store(cfg.Store)
-	cfg.Roles = cfg.Roles.orAll()
+	cfg.Roles = cfg.Roles.OrAll()
 	generation, err := generationOf(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	s = &Service{cfg: cfg, watched: watched, generation: generation, clocks: doctor.NewClocks()}
-	if cfg.Local {
-		s.board = journal.NewBoard(cfg.Alone)
-	}
-	s.journal = journalOver(cfg.Store, cfg.Clock, generation, s.board)
+	s = &Service{cfg: cfg, watched: watched, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}
@@ -222,7 +220,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 
 // generationOf gives the generation of the history to work on.
 func generationOf(ctx context.Context, cfg Config) (journal.Generation, error) {
-	j := journalOver(cfg.Store, cfg.Clock, 0, nil)
+	j := journalOver(cfg.Store, cfg.Clock, 0)
 	if !cfg.Alone {
 		// Whoever provisions the streams compares and begins a new one.
 		return j.RecordedGeneration(ctx)
@@ -252,8 +250,8 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	return group.Wait()
 }
 
-func journalOver(store journal.Store, clock Clock, g journal.Generation, board *journal.Board) *journal.Journal {
-	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID, Generation: g, Board: board})
+func journalOver(store journal.Store, clock Clock, g journal.Generation) *journal.Journal {
+	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID, Generation: g})
 }
 
 // Provider is what can be said of one provider and account before anything is
@@ -372,7 +370,7 @@ func (s *Service) instance() string {
 // mayPermit says why a poller may permit no call with side effects.
 func (s *Service) mayPermit() error { return errors.Join(s.permits(), s.holds.permits()) }
 
-// RunProjector projects all partitions, and tells of what comes to rest.
+// RunProjector projects all partitions, or its share of them, and tells of what comes to rest.
 func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	partitions := make([]int, journal.Partitions)
 	for i := range partitions {
@@ -385,7 +383,12 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.holds.follow(ctx) })
-	group.Go(func() error { return p.Run(ctx, partitions, ready) })
+	group.Go(func() error {
+		if s.cfg.Seats != nil {
+			return p.RunShared(ctx, partitions, s.cfg.Seats, ready)
+		}
+		return p.Run(ctx, partitions, ready)
+	})
 	group.Go(func() error { return s.runWatch(ctx) })
 	return group.Wait()
 }
@@ -399,33 +402,27 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 			return fmt.Errorf("start poller %s: %w", name, err)
 		}
 	}
-	j := journalOver(store, s.cfg.Clock, s.generation, s.board)
+	j := journalOver(store, s.cfg.Clock, s.generation)
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
-		Permits: s.mayPermit, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
+		Permits: s.mayPermit, Drain: s.cfg.Drain, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
 	})
-	// Not only those that are configured: an operation is followed to its end by
-	// the contract it was recorded with.
-	providers, err := j.Providers(ctx)
+	providers := &attended{s: s, journal: j, poller: p, joined: map[string]bool{}}
+	// Before the first lease: what is held is known before anything can leave.
+	first, err := providers.join(ctx)
 	if err != nil {
 		return err
 	}
-	var fetches []poller.Fetch
-	for _, provider := range providers {
-		leases, err := j.Leases(ctx, provider)
-		if err != nil {
-			return fmt.Errorf("join the wake-ups of %s: %w", provider, err)
-		}
-		fetches = append(fetches, s.timed(poller.FromJournal(leases)))
-	}
-	// Before the first lease: what is held is known before anything can leave.
 	if err := s.holds.begin(ctx); err != nil {
 		return nil //nolint:nilerr // ctx ended first
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.holds.follow(ctx) })
-	group.Go(func() error { return p.Run(ctx, fetches, s.cfg.Workers) })
+	group.Go(func() error { return p.Run(ctx, first, s.cfg.Workers) })
+	if !s.cfg.Alone {
+		group.Go(func() error { return providers.follow(ctx) })
+	}
 	return group.Wait()
 }
 
