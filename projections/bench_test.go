@@ -70,14 +70,25 @@ func TestBytesOfAStandardOperation(t *testing.T) {
 	}
 }
 
+// BenchmarkFold folds a status read, and a whole operation.
 func BenchmarkFold(b *testing.B) {
 	l := standardOperation()
-	before := l.records[4].State
-	e := l.entries[5]
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _ = Fold(before, e)
-	}
+	b.Run("read", func(b *testing.B) {
+		before, e := l.records[4].State, l.entries[5]
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = Fold(before, e)
+		}
+	})
+	b.Run("operation", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var s State
+			for _, e := range l.entries {
+				s, _ = Fold(s, e)
+			}
+		}
+	})
 }
 
 func BenchmarkNext(b *testing.B) {
@@ -86,6 +97,16 @@ func BenchmarkNext(b *testing.B) {
 	for b.Loop() {
 		if _, ok := Next(s); !ok {
 			b.Fatal("no next look")
+		}
+	}
+}
+
+func BenchmarkSteps(b *testing.B) {
+	s := standardOperation().records[4].State
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(Steps(s)) == 0 {
+			b.Fatal("no steps")
 		}
 	}
 }

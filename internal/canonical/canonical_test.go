@@ -249,3 +249,23 @@ func FuzzRedactLinks(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkFingerprint(b *testing.B) {
+	params := []byte(`{"model":"example-large","prompt":"a standard operation","n":1,"options":{"width":1024,"height":768,"seed":12345}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Fingerprint("example", "main", "create", params, 1<<20); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRedactLinks(b *testing.B) {
+	body := []byte(`{"job_id":"job_0123456789abcdef","state":"running","progress":40,"self":"https://api.example.com/v1/jobs/job_0123456789abcdef"}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(RedactLinks(body)) != len(body) {
+			b.Fatal("something was taken out")
+		}
+	}
+}

@@ -10,19 +10,18 @@
 //
 // Limits: a record is at most 1 MiB, a map or list has at most 4,096 entries,
 // nesting is at most 8 deep. Reading never panics on foreign bytes.
+//
+// The bytes are handled here and not by a library: a record is written into one
+// buffer and read where it lies, and that is a good part of what an operation
+// costs.
 package codec
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
-
-	"github.com/vmihailenco/msgpack/v5"
-	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
 const (
@@ -52,201 +51,157 @@ type Field struct {
 }
 
 // A Visitor is handed to Fields. It writes or reads, whichever it was made for.
+// Records inside the record are visited by the same one.
 type Visitor struct {
-	depth int
-	err   error
+	err error
 
 	// Writing.
-	enc   *msgpack.Encoder
-	count int
+	buf   []byte
+	count int // entries of the present record so far
 
 	// Reading.
 	reading bool
-	entries []entry
-	next    int // where the next key is expected: fields usually come in order
+	depth   int
+	data    []byte
+	entries []entry // of the present record and those around it, innermost last
+	first   int     // where the present record's entries begin
+	next    int     // where the next key is expected: fields usually come in order
+	keys    uint64  // a bit for each key of the present record, see bit
+	texts   strings.Builder
 }
 
-type entry struct {
-	key  string
-	raw  []byte
-	used bool
-}
+// usual is enough entries for what we write ourselves.
+const usual = 80
+
+// entry is one key and value of a map: data[key:value] and data[value:end]. The
+// key begins behind its header. A value of 0 says that it was visited.
+type entry struct{ key, value, end uint32 }
 
 // Marshal gives the record's bytes. It bounds neither size nor number of
 // entries: authors keep to the limits, or the record cannot be read again.
-func Marshal(r Record) []byte {
-	return marshal(r, 0)
+func Marshal(r Record) []byte { return Append(nil, r) }
+
+// Append writes the record's bytes behind those of b.
+func Append(b []byte, r Record) []byte {
+	if b == nil {
+		b = make([]byte, 0, 512)
+	}
+	v := &Visitor{buf: b}
+	v.write(r)
+	return v.buf
 }
 
-func marshal(r Record, depth int) []byte {
-	var body bytes.Buffer
-	v := &Visitor{depth: depth, enc: msgpack.NewEncoder(&body)}
-	v.enc.UseCompactInts(true)
+// write appends one record. The header of a map says how many entries follow;
+// a second and third byte for it are made room for where they are needed.
+func (v *Visitor) write(r Record) {
+	outer := v.count
+	v.count = 0
+	start := len(v.buf)
+	v.buf = append(v.buf, codeFixMap)
 	r.Fields(v)
-	if v.err != nil {
-		panic(fmt.Sprintf("codec: %v", v.err))
+	switch n := v.count; {
+	case n < 16:
+		v.buf[start] = codeFixMap | byte(n)
+	case n <= 0xffff:
+		v.buf = append(v.buf, 0, 0)
+		copy(v.buf[start+3:], v.buf[start+1:])
+		v.buf[start], v.buf[start+1], v.buf[start+2] = codeMap16, byte(n>>8), byte(n)
+	default:
+		v.buf = append(v.buf, 0, 0, 0, 0)
+		copy(v.buf[start+5:], v.buf[start+1:])
+		appendSize(v.buf[:start], codeMap32, n, 4)
 	}
-	var out bytes.Buffer
-	head := msgpack.NewEncoder(&out)
-	if err := head.EncodeMapLen(v.count); err != nil {
-		panic(fmt.Sprintf("codec: write a map header to memory: %v", err))
-	}
-	out.Write(body.Bytes())
-	return out.Bytes()
+	v.count = outer
 }
 
-// Unmarshal reads a record. The record's slices do not share memory with data.
+func (v *Visitor) key(key string) {
+	v.count++
+	v.buf = appendString(v.buf, key)
+}
+
+// Unmarshal reads a record. The record does not share memory with data.
 // It rejects trailing bytes, duplicate keys, wrong types and broken bounds.
 func Unmarshal(data []byte, r Record) error {
 	if len(data) > maxRecord {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrMalformed, len(data), maxRecord)
 	}
-	return unmarshal(data, r, 0)
-}
-
-func unmarshal(data []byte, r Record, depth int) error {
-	if depth > maxDepth {
-		return fmt.Errorf("%w: nested more than %d deep", ErrMalformed, maxDepth)
-	}
-	entries, err := split(data)
+	w := walk{data: data}
+	end, err := w.skip(0, 0)
 	if err != nil {
 		return err
 	}
-	v := &Visitor{depth: depth, reading: true, entries: entries}
-	r.Fields(v)
+	if end != len(data) {
+		return fmt.Errorf("%w: %d bytes after the record", ErrMalformed, len(data)-end)
+	}
+	v := &Visitor{reading: true, data: data, entries: make([]entry, 0, usual)}
+	v.texts.Grow(w.text) // all strings of the record share one piece of memory
+	v.read(0, r)
 	return v.err
 }
 
-// split cuts a map into its entries without interpreting the values.
-func split(data []byte) ([]entry, error) {
-	if err := wellFormed(data); err != nil {
-		return nil, err
+// read visits the record that lies at the position. Its bounds were checked.
+func (v *Visitor) read(at int, r Record) {
+	if v.depth > maxDepth {
+		v.err = fmt.Errorf("%w: nested more than %d deep", ErrMalformed, maxDepth)
+		return
 	}
-	src := bytes.NewReader(data)
-	dec := msgpack.NewDecoder(src)
-	n, err := dec.DecodeMapLen()
-	if err != nil {
-		return nil, fmt.Errorf("%w: not a map: %w", ErrMalformed, err)
+	first, next, keys := v.first, v.next, v.keys
+	v.first, v.keys = len(v.entries), 0
+	v.next = v.first
+	if v.err = v.split(at); v.err == nil {
+		v.depth++
+		r.Fields(v)
+		v.depth--
 	}
-	if n < 0 {
-		return nil, fmt.Errorf("%w: nil instead of a map", ErrMalformed)
-	}
-	entries := make([]entry, 0, n)
-	seen := make(map[string]bool, n)
-	for range n {
-		key, err := decodeText(dec)
-		if err != nil {
-			return nil, fmt.Errorf("%w: key: %w", ErrMalformed, err)
-		}
-		if seen[key] {
-			return nil, fmt.Errorf("%w: key %q twice", ErrMalformed, key)
-		}
-		seen[key] = true
-		raw, err := dec.DecodeRaw()
-		if err != nil {
-			return nil, fmt.Errorf("%w: value of %q: %w", ErrMalformed, key, err)
-		}
-		entries = append(entries, entry{key: key, raw: bytes.Clone(raw)})
-	}
-	return entries, nil
+	v.entries = v.entries[:v.first]
+	v.first, v.next, v.keys = first, next, keys
 }
 
-// wellFormed walks one value and checks every length against what is left, so
-// that a forged length can neither allocate nor recurse without bound.
-func wellFormed(data []byte) error {
-	rest, err := skip(data, 0)
+// split finds the entries of a map without interpreting the values.
+func (v *Visitor) split(at int) error {
+	n, at, err := mapLen(v.data, at)
 	if err != nil {
 		return err
 	}
-	if len(rest) != 0 {
-		return fmt.Errorf("%w: %d bytes after the record", ErrMalformed, len(rest))
+	w := walk{data: v.data}
+	for range n {
+		if c := v.data[at]; !isString(c) {
+			return fmt.Errorf("%w: key: code 0x%02x instead of a string", ErrMalformed, c)
+		}
+		key, end := body(v.data, at)
+		name := v.data[key:end]
+		if !valid(name) {
+			return fmt.Errorf("%w: key: %w", ErrMalformed, errNotUTF8)
+		}
+		seen := bit(name)
+		if v.keys&seen != 0 && v.has(name) {
+			return fmt.Errorf("%w: key %q twice", ErrMalformed, name)
+		}
+		v.keys |= seen
+		if at, err = w.skip(end, 0); err != nil {
+			return err // cannot be: the whole was walked before
+		}
+		v.entries = append(v.entries, entry{uint32(key), uint32(end), uint32(at)}) //nolint:gosec // below maxRecord
 	}
 	return nil
 }
 
-func skip(b []byte, depth int) ([]byte, error) {
-	if depth > 2*maxDepth {
-		return nil, fmt.Errorf("%w: nested too deep", ErrMalformed)
-	}
-	if len(b) == 0 {
-		return nil, fmt.Errorf("%w: cut short", ErrMalformed)
-	}
-	c := b[0]
-	b = b[1:]
-	length := func(n int) (int, error) {
-		if len(b) < n {
-			return 0, fmt.Errorf("%w: cut short", ErrMalformed)
-		}
-		size := 0
-		for _, x := range b[:n] {
-			size = size<<8 | int(x)
-		}
-		b = b[n:]
-		return size, nil
-	}
-	var size, items int
-	var err error
-	most := maxEntries
-	switch {
-	case msgpcode.IsFixedNum(c), c == msgpcode.Nil, c == msgpcode.True, c == msgpcode.False:
-	case msgpcode.IsFixedString(c):
-		size = int(c & msgpcode.FixedStrMask)
-	case msgpcode.IsFixedMap(c):
-		items, most = 2*int(c&msgpcode.FixedMapMask), 2*maxEntries
-	case msgpcode.IsFixedArray(c):
-		items = int(c & msgpcode.FixedArrayMask)
-	case c == msgpcode.Uint8, c == msgpcode.Int8:
-		size = 1
-	case c == msgpcode.Uint16, c == msgpcode.Int16:
-		size = 2
-	case c == msgpcode.Uint32, c == msgpcode.Int32, c == msgpcode.Float:
-		size = 4
-	case c == msgpcode.Uint64, c == msgpcode.Int64, c == msgpcode.Double:
-		size = 8
-	case c == msgpcode.Str8, c == msgpcode.Bin8:
-		size, err = length(1)
-	case c == msgpcode.Str16, c == msgpcode.Bin16:
-		size, err = length(2)
-	case c == msgpcode.Str32, c == msgpcode.Bin32:
-		size, err = length(4)
-	case c == msgpcode.Array16:
-		items, err = length(2)
-	case c == msgpcode.Array32:
-		items, err = length(4)
-	case c == msgpcode.Map16:
-		items, err = length(2)
-		items, most = 2*items, 2*maxEntries
-	case c == msgpcode.Map32:
-		items, err = length(4)
-		items, most = 2*items, 2*maxEntries
-	case msgpcode.IsFixedExt(c):
-		size = 1 << (c - msgpcode.FixExt1)
-		size++
-	case c == msgpcode.Ext8:
-		size, err = length(1)
-		size++
-	case c == msgpcode.Ext16:
-		size, err = length(2)
-		size++
-	case c == msgpcode.Ext32:
-		size, err = length(4)
-		size++
-	default:
-		err = fmt.Errorf("%w: unknown code 0x%02x", ErrMalformed, c)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if size > len(b) || items > most {
-		return nil, fmt.Errorf("%w: a length of %d with %d bytes left", ErrMalformed, max(size, items), len(b))
-	}
-	b = b[size:]
-	for range items {
-		if b, err = skip(b, depth+1); err != nil {
-			return nil, err
+func (v *Visitor) has(key []byte) bool {
+	for _, e := range v.entries[v.first:] {
+		if bytes.Equal(v.data[e.key:e.value], key) {
+			return true
 		}
 	}
-	return b, nil
+	return false
+}
+
+// bit is one of 64 for each key. A key whose bit is not set is not there.
+func bit[T string | []byte](key T) uint64 {
+	n := len(key)
+	if n == 0 {
+		return 1
+	}
+	return 1 << ((uint(key[0])*7 + uint(key[n-1])*13 + uint(n)) % 64) //nolint:gosec // n is positive
 }
 
 func (v *Visitor) fail(key string, err error) {
@@ -255,322 +210,316 @@ func (v *Visitor) fail(key string, err error) {
 	}
 }
 
-// take finds the raw value of key, or nil.
-func (v *Visitor) take(key string) []byte {
-	if v.err != nil {
-		return nil
+// take finds the value of key and gives the position of its first byte, or 0.
+func (v *Visitor) take(key string) int {
+	if v.err != nil || v.keys&bit(key) == 0 {
+		return 0
 	}
-	for i := range v.entries {
-		at := (v.next + i) % len(v.entries)
-		if v.entries[at].key == key && !v.entries[at].used {
-			v.entries[at].used = true
-			v.next = at + 1
-			return v.entries[at].raw
+	for i := v.next; i < len(v.entries); i++ {
+		if at := v.is(i, key); at != 0 {
+			return at
 		}
 	}
-	return nil
+	for i := v.first; i < v.next; i++ {
+		if at := v.is(i, key); at != 0 {
+			return at
+		}
+	}
+	return 0
 }
 
-// scalar moves one value in the visitor's direction; zero values are not written.
-func scalar[T any](v *Visitor, key string, p *T, zero bool, enc func(*msgpack.Encoder, T) error, dec func(*msgpack.Decoder) (T, error)) {
-	if v.reading {
-		raw := v.take(key)
-		if raw == nil {
-			return
-		}
-		got, err := dec(msgpack.NewDecoder(bytes.NewReader(raw)))
-		if err != nil {
-			v.fail(key, err)
-			return
-		}
-		*p = got
-		return
+func (v *Visitor) is(i int, key string) int {
+	e := &v.entries[i]
+	if e.value == 0 || string(v.data[e.key:e.value]) != key {
+		return 0
 	}
-	if zero {
-		return
-	}
-	v.key(key)
-	if err := enc(v.enc, *p); err != nil {
-		v.fail(key, err)
-	}
-}
-
-func (v *Visitor) key(key string) {
-	v.count++
-	if err := v.enc.EncodeString(key); err != nil {
-		v.fail(key, err)
-	}
+	at := int(e.value)
+	e.value = 0
+	v.next = i + 1
+	return at
 }
 
 // Text visits a string or a named string. Reading rejects invalid UTF-8;
 // writing replaces it by U+FFFD, since text often comes from a provider and a
 // record that cannot be read again would be lost.
 func Text[S ~string](v *Visitor, key string, p *S) {
-	scalar(v, key, p, *p == "",
-		func(e *msgpack.Encoder, s S) error { return encodeText(e, string(s)) },
-		func(d *msgpack.Decoder) (S, error) {
-			s, err := decodeText(d)
-			return S(s), err
-		})
+	if !v.reading {
+		if *p != "" {
+			v.key(key)
+			v.buf = appendText(v.buf, string(*p))
+		}
+		return
+	}
+	if at := v.take(key); at != 0 {
+		s, _, err := v.text(at)
+		if err != nil {
+			v.fail(key, err)
+			return
+		}
+		*p = S(s)
+	}
 }
 
-func encodeText(e *msgpack.Encoder, s string) error {
-	return e.EncodeString(strings.ToValidUTF8(s, "\uFFFD"))
-}
-
-func decodeText(d *msgpack.Decoder) (string, error) {
-	c, err := d.PeekCode()
-	if err != nil {
-		return "", err
+// text reads a string and gives the position behind it.
+func (v *Visitor) text(at int) (string, int, error) {
+	if c := v.data[at]; !isString(c) {
+		return "", 0, fmt.Errorf("code 0x%02x instead of a string", c)
 	}
-	if !msgpcode.IsString(c) {
-		return "", fmt.Errorf("code 0x%02x instead of a string", c)
+	from, end := body(v.data, at)
+	if !valid(v.data[from:end]) {
+		return "", 0, errNotUTF8
 	}
-	s, err := d.DecodeString()
-	if err == nil && !utf8.ValidString(s) {
-		err = errors.New("not valid UTF-8")
-	}
-	return s, err
+	start := v.texts.Len()
+	v.texts.Write(v.data[from:end])
+	return v.texts.String()[start:], end, nil
 }
 
 // Texts visits a list of strings.
 func Texts(v *Visitor, key string, p *[]string) {
-	scalar(v, key, p, len(*p) == 0,
-		func(e *msgpack.Encoder, list []string) error {
-			if err := e.EncodeArrayLen(len(list)); err != nil {
-				return err
+	if !v.reading {
+		if len(*p) > 0 {
+			v.key(key)
+			v.buf = appendListLen(v.buf, len(*p))
+			for _, s := range *p {
+				v.buf = appendText(v.buf, s)
 			}
-			for _, s := range list {
-				if err := encodeText(e, s); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-		func(d *msgpack.Decoder) ([]string, error) {
-			n, err := decodeLen(d)
-			if err != nil || n == 0 {
-				return nil, err
-			}
-			list := make([]string, 0, n)
-			for range n {
-				s, err := decodeText(d)
-				if err != nil {
-					return nil, err
-				}
-				list = append(list, s)
-			}
-			return list, nil
-		})
+		}
+		return
+	}
+	n, at := v.list(key)
+	if n == 0 {
+		return
+	}
+	list := make([]string, n)
+	for i := range list {
+		var err error
+		if list[i], at, err = v.text(at); err != nil {
+			v.fail(key, err)
+			return
+		}
+	}
+	*p = list
 }
 
-func decodeLen(d *msgpack.Decoder) (int, error) {
-	n, err := d.DecodeArrayLen()
-	if err == nil && n < 0 {
-		err = errors.New("nil instead of a list")
+// list finds the list of the key and gives its length, 0 if there is none, and
+// the position of its first item.
+func (v *Visitor) list(key string) (n, at int) {
+	if at = v.take(key); at == 0 {
+		return 0, 0
 	}
-	return n, err
+	n, at, err := listLen(v.data, at)
+	if err != nil {
+		v.fail(key, err)
+		return 0, 0
+	}
+	return n, at
 }
 
 // Bytes visits a byte string.
 func Bytes(v *Visitor, key string, p *[]byte) {
-	scalar(v, key, p, len(*p) == 0,
-		func(e *msgpack.Encoder, b []byte) error { return e.EncodeBytes(b) },
-		decodeBytes)
+	if !v.reading {
+		if len(*p) > 0 {
+			v.key(key)
+			v.buf = appendBytes(v.buf, *p)
+		}
+		return
+	}
+	if b, ok := v.bytes(key); ok {
+		*p = bytes.Clone(b)
+	}
 }
 
-func decodeBytes(d *msgpack.Decoder) ([]byte, error) {
-	c, err := d.PeekCode()
-	if err != nil {
-		return nil, err
+// bytes finds the byte string of the key, where it lies.
+func (v *Visitor) bytes(key string) ([]byte, bool) {
+	at := v.take(key)
+	if at == 0 {
+		return nil, false
 	}
-	if !msgpcode.IsBin(c) {
-		return nil, fmt.Errorf("code 0x%02x instead of bytes", c)
+	if c := v.data[at]; !isBytes(c) {
+		v.fail(key, fmt.Errorf("code 0x%02x instead of bytes", c))
+		return nil, false
 	}
-	b, err := d.DecodeBytes()
-	return bytes.Clone(b), err
+	from, end := body(v.data, at)
+	return v.data[from:end], true
 }
 
 // Digest visits a 32-byte digest; all zero means absent.
 func Digest[D ~[32]byte](v *Visitor, key string, p *D) {
-	var none D
-	scalar(v, key, p, *p == none,
-		func(e *msgpack.Encoder, d D) error {
-			b := [32]byte(d)
-			return e.EncodeBytes(b[:])
-		},
-		func(d *msgpack.Decoder) (D, error) {
-			b, err := decodeBytes(d)
-			if err == nil && len(b) != 32 {
-				err = fmt.Errorf("%d bytes instead of 32", len(b))
-			}
-			if err != nil {
-				return none, err
-			}
-			return D(b), nil
-		})
+	if !v.reading {
+		if *p != (D{}) {
+			v.key(key)
+			b := [32]byte(*p)
+			v.buf = appendBytes(v.buf, b[:])
+		}
+		return
+	}
+	b, ok := v.bytes(key)
+	switch {
+	case !ok:
+	case len(b) != 32:
+		v.fail(key, fmt.Errorf("%d bytes instead of 32", len(b)))
+	default:
+		*p = D(b)
+	}
 }
 
 // Uint visits an unsigned number.
 func Uint[N ~uint64](v *Visitor, key string, p *N) {
-	scalar(v, key, p, *p == 0,
-		func(e *msgpack.Encoder, n N) error { return e.EncodeUint(uint64(n)) },
-		func(d *msgpack.Decoder) (N, error) {
-			n, err := decodeUint(d)
-			return N(n), err
-		})
+	if !v.reading {
+		if *p != 0 {
+			v.key(key)
+			v.buf = appendUint(v.buf, uint64(*p))
+		}
+		return
+	}
+	if at := v.take(key); at != 0 {
+		n, _, err := readUint(v.data, at)
+		if err != nil {
+			v.fail(key, err)
+			return
+		}
+		*p = N(n)
+	}
 }
 
 // Uints visits a list of unsigned numbers.
 func Uints(v *Visitor, key string, p *[]uint64) {
-	scalar(v, key, p, len(*p) == 0,
-		func(e *msgpack.Encoder, list []uint64) error {
-			if err := e.EncodeArrayLen(len(list)); err != nil {
-				return err
+	if !v.reading {
+		if len(*p) > 0 {
+			v.key(key)
+			v.buf = appendListLen(v.buf, len(*p))
+			for _, n := range *p {
+				v.buf = appendUint(v.buf, n)
 			}
-			for _, n := range list {
-				if err := e.EncodeUint(n); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-		func(d *msgpack.Decoder) ([]uint64, error) {
-			n, err := decodeLen(d)
-			if err != nil || n == 0 {
-				return nil, err
-			}
-			list := make([]uint64, n)
-			for i := range list {
-				if list[i], err = decodeUint(d); err != nil {
-					return nil, err
-				}
-			}
-			return list, nil
-		})
+		}
+		return
+	}
+	n, at := v.list(key)
+	if n == 0 {
+		return
+	}
+	list := make([]uint64, n)
+	for i := range list {
+		var err error
+		if list[i], at, err = readUint(v.data, at); err != nil {
+			v.fail(key, err)
+			return
+		}
+	}
+	*p = list
 }
 
 // Duration visits a length of time as whole nanoseconds.
 func Duration(v *Visitor, key string, p *time.Duration) {
-	scalar(v, key, p, *p == 0,
-		func(e *msgpack.Encoder, d time.Duration) error { return e.EncodeInt(int64(d)) },
-		func(d *msgpack.Decoder) (time.Duration, error) {
-			n, err := decodeInt(d)
-			return time.Duration(n), err
-		})
+	if !v.reading {
+		if *p != 0 {
+			v.key(key)
+			v.buf = appendInt(v.buf, int64(*p))
+		}
+		return
+	}
+	if n, ok := v.int(key); ok {
+		*p = time.Duration(n)
+	}
+}
+
+func (v *Visitor) int(key string) (int64, bool) {
+	at := v.take(key)
+	if at == 0 {
+		return 0, false
+	}
+	n, _, err := readInt(v.data, at)
+	if err != nil {
+		v.fail(key, err)
+		return 0, false
+	}
+	return n, true
 }
 
 // Time visits an instant. Writing takes one outside the years 1678 to 2261 for
 // the nearest inside, since a provider may name any; reading rejects it.
 func Time(v *Visitor, key string, p *time.Time) {
-	scalar(v, key, p, p.IsZero(),
-		func(e *msgpack.Encoder, t time.Time) error {
-			return e.EncodeInt(nearest(t).UnixNano())
-		},
-		func(d *msgpack.Decoder) (time.Time, error) {
-			n, err := decodeInt(d)
-			if err != nil {
-				return time.Time{}, err
-			}
-			t := time.Unix(0, n).UTC()
-			return t, inRange(t)
-		})
-}
-
-// inRange keeps to the whole years that nanoseconds in 64 bits can hold, in
-// both directions: what can be read can be written.
-func inRange(t time.Time) error {
-	if y := t.UTC().Year(); y < firstYear || y > lastYear {
-		return fmt.Errorf("year %d is outside %d to %d", y, firstYear, lastYear)
-	}
-	return nil
-}
-
-func nearest(t time.Time) time.Time {
-	switch y := t.UTC().Year(); {
-	case y < firstYear:
-		return time.Date(firstYear, time.January, 1, 0, 0, 0, 0, time.UTC)
-	case y > lastYear:
-		return time.Date(lastYear+1, time.January, 1, 0, 0, 0, -1, time.UTC)
-	}
-	return t
-}
-
-// decodeInt reads a whole number. The library's own reader would also take a
-// float or nil.
-func decodeInt(d *msgpack.Decoder) (int64, error) {
-	c, err := d.PeekCode()
-	if err != nil {
-		return 0, err
-	}
-	switch {
-	case c == msgpcode.Uint64:
-		n, err := d.DecodeUint64()
-		if err == nil && n > math.MaxInt64 {
-			err = errors.New("number too large")
+	if !v.reading {
+		if !p.IsZero() {
+			v.key(key)
+			v.buf = appendInt(v.buf, nearest(*p))
 		}
-		return int64(n), err
-	case msgpcode.IsFixedNum(c), c == msgpcode.Uint8, c == msgpcode.Uint16, c == msgpcode.Uint32,
-		c == msgpcode.Int8, c == msgpcode.Int16, c == msgpcode.Int32, c == msgpcode.Int64:
-		return d.DecodeInt64()
+		return
 	}
-	return 0, fmt.Errorf("code 0x%02x instead of a whole number", c)
+	n, ok := v.int(key)
+	switch {
+	case !ok:
+	case n < first || n > last:
+		v.fail(key, fmt.Errorf("year %d is outside %d to %d", time.Unix(0, n).UTC().Year(), firstYear, lastYear))
+	default:
+		*p = time.Unix(0, n).UTC()
+	}
 }
 
-// decodeUint reads an unsigned number. The library's own reader would take -1
-// for the largest one.
-func decodeUint(d *msgpack.Decoder) (uint64, error) {
-	c, err := d.PeekCode()
-	if err != nil {
-		return 0, err
+// The whole years that nanoseconds in 64 bits can hold, from the first moment
+// of 1678 to the last of 2261: what can be read can be written.
+const (
+	first int64 = -9_214_560_000 * 1e9
+	last  int64 = 9_214_646_400*1e9 - 1
+)
+
+func nearest(t time.Time) int64 {
+	switch s := t.Unix(); {
+	case s < first/1e9:
+		return first
+	case s > last/1e9:
+		return last
 	}
-	if c == msgpcode.Uint64 {
-		return d.DecodeUint64()
-	}
-	n, err := decodeInt(d)
-	if err == nil && n < 0 {
-		err = errors.New("a negative number")
-	}
-	return uint64(n), err
+	return t.UnixNano()
 }
 
 // Bool visits a flag; false means absent.
 func Bool(v *Visitor, key string, p *bool) {
-	scalar(v, key, p, !*p,
-		func(e *msgpack.Encoder, b bool) error { return e.EncodeBool(b) },
-		func(d *msgpack.Decoder) (bool, error) {
-			c, err := d.PeekCode()
-			if err == nil && c != msgpcode.True && c != msgpcode.False {
-				err = fmt.Errorf("code 0x%02x instead of a flag", c)
-			}
-			if err != nil {
-				return false, err
-			}
-			return d.DecodeBool()
-		})
+	if !v.reading {
+		if *p {
+			v.key(key)
+			v.buf = append(v.buf, codeTrue)
+		}
+		return
+	}
+	at := v.take(key)
+	if at == 0 {
+		return
+	}
+	switch c := v.data[at]; c {
+	case codeTrue:
+		*p = true
+	case codeFalse:
+		*p = false
+	default:
+		v.fail(key, fmt.Errorf("code 0x%02x instead of a flag", c))
+	}
 }
 
 // Nested visits a record inside the record. One whose fields are all zero is
 // left out.
 func Nested(v *Visitor, key string, r Record) {
 	if v.reading {
-		if raw := v.take(key); raw != nil {
-			if err := unmarshal(raw, r, v.depth+1); err != nil {
-				v.fail(key, err)
-			}
+		if at := v.take(key); at != 0 {
+			v.inner(key, at, r)
 		}
 		return
 	}
-	b := marshal(r, v.depth+1)
-	if len(b) == 1 { // an empty map
-		return
+	before := len(v.buf)
+	v.key(key)
+	at := len(v.buf)
+	v.write(r)
+	if len(v.buf) == at+1 { // an empty map
+		v.buf = v.buf[:before]
+		v.count--
 	}
-	v.raw(key, b)
 }
 
-func (v *Visitor) raw(key string, b []byte) {
-	v.key(key)
-	if err := v.enc.Encode(msgpack.RawMessage(b)); err != nil {
+// inner reads a record inside the present one.
+func (v *Visitor) inner(key string, at int, r Record) {
+	v.read(at, r)
+	if err := v.err; err != nil {
+		v.err = nil
 		v.fail(key, err)
 	}
 }
@@ -581,42 +530,27 @@ func List[T any, P interface {
 	Record
 }](v *Visitor, key string, p *[]T) {
 	if !v.reading {
-		if len(*p) == 0 {
-			return
-		}
-		v.key(key)
-		if err := v.enc.EncodeArrayLen(len(*p)); err != nil {
-			v.fail(key, err)
-		}
-		for i := range *p {
-			if err := v.enc.Encode(msgpack.RawMessage(marshal(P(&(*p)[i]), v.depth+1))); err != nil {
-				v.fail(key, err)
+		if len(*p) > 0 {
+			v.key(key)
+			v.buf = appendListLen(v.buf, len(*p))
+			for i := range *p {
+				v.write(P(&(*p)[i]))
 			}
 		}
 		return
 	}
-	raw := v.take(key)
-	if raw == nil {
-		return
-	}
-	d := msgpack.NewDecoder(bytes.NewReader(raw))
-	n, err := decodeLen(d)
-	if err != nil || n == 0 {
-		if err != nil {
-			v.fail(key, err)
-		}
+	n, at := v.list(key)
+	if n == 0 {
 		return
 	}
 	list := make([]T, n)
+	w := walk{data: v.data}
 	for i := range list {
-		item, err := d.DecodeRaw()
-		if err == nil {
-			err = unmarshal(item, P(&list[i]), v.depth+1)
-		}
-		if err != nil {
-			v.fail(key, err)
+		v.inner(key, at, P(&list[i]))
+		if v.err != nil {
 			return
 		}
+		at, _ = w.skip(at, 0) // the whole was walked before
 	}
 	*p = list
 }
@@ -625,14 +559,15 @@ func List[T any, P interface {
 // and writes it back.
 func Rest(v *Visitor, p *Extra) {
 	if v.reading {
-		for _, e := range v.entries {
-			if !e.used {
-				*p = append(*p, Field{Key: e.key, Raw: e.raw})
+		for _, e := range v.entries[v.first:] {
+			if e.value != 0 {
+				*p = append(*p, Field{Key: string(v.data[e.key:e.value]), Raw: bytes.Clone(v.data[e.value:e.end])})
 			}
 		}
 		return
 	}
 	for _, f := range *p {
-		v.raw(f.Key, f.Raw)
+		v.key(f.Key)
+		v.buf = append(v.buf, f.Raw...)
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vmihailenco/msgpack/v5"
 	"pgregory.net/rapid"
 
 	"github.com/counterfoil/counterfoil/internal/codec"
@@ -90,6 +92,72 @@ func TestVector(t *testing.T) {
 	}
 	if got := hex.EncodeToString(codec.Marshal(new(outer))); got != "80" {
 		t.Errorf("an empty record is %s, want an empty map", got)
+	}
+}
+
+// A library writes the same bytes, at every size at which MessagePack takes
+// another form, and so can read them.
+func TestBytesOfTheLibrary(t *testing.T) {
+	check := func(what string, r outer, key string, value any) {
+		t.Helper()
+		var want bytes.Buffer
+		enc := msgpack.NewEncoder(&want)
+		enc.UseCompactInts(true)
+		if err := errors.Join(enc.EncodeMapLen(1), enc.EncodeString(key), enc.Encode(value)); err != nil {
+			t.Fatal(err)
+		}
+		got := codec.Marshal(&r)
+		if !bytes.Equal(got, want.Bytes()) {
+			t.Errorf("%s: got %.40x, want %.40x", what, got, want.Bytes())
+		}
+		var back outer
+		if err := codec.Unmarshal(got, &back); len(got) < 4096 && (err != nil || !reflect.DeepEqual(back, r)) {
+			t.Errorf("%s: read as %+v (%v)", what, back, err)
+		}
+	}
+	for bits := range 64 {
+		for d := -1; d <= 1; d++ {
+			n := uint64(1)<<bits + uint64(d)
+			if n == 0 {
+				continue
+			}
+			check("number", outer{Uint: n}, "u", n)
+			if n <= math.MaxInt64 {
+				check("length", outer{Length: time.Duration(n)}, "l", int64(n))
+				check("negative length", outer{Length: -time.Duration(n)}, "l", -int64(n))
+			}
+		}
+	}
+	for _, n := range []int{1, 15, 16, 31, 32, 255, 256, 4096, 65535, 65536} {
+		check("text", outer{Text: word(strings.Repeat("a", n))}, "t", strings.Repeat("a", n))
+		check("bytes", outer{Bytes: make([]byte, n)}, "b", make([]byte, n))
+		check("list", outer{Uints: make([]uint64, n)}, "us", make([]uint64, n))
+
+		// A map of so many entries, which it takes unknown ones to have.
+		var r inner
+		var want bytes.Buffer
+		enc := msgpack.NewEncoder(&want)
+		err := enc.EncodeMapLen(n)
+		for i := range n {
+			key := fmt.Sprintf("z%d", i)
+			r.Extra = append(r.Extra, codec.Field{Key: key, Raw: []byte{0xc0}})
+			err = errors.Join(err, enc.EncodeString(key), enc.EncodeNil())
+		}
+		if got := codec.Marshal(&r); err != nil || !bytes.Equal(got, want.Bytes()) {
+			t.Errorf("map of %d: got %.40x, want %.40x (%v)", n, got, want.Bytes(), err)
+		}
+		inside := codec.Marshal(&outer{One: r})
+		if want := append([]byte{0x81, 0xa1, 'o'}, want.Bytes()...); !bytes.Equal(inside, want) {
+			t.Errorf("nested map of %d: got %.40x, want %.40x", n, inside, want)
+		}
+	}
+}
+
+// What is written behind other bytes leaves those as they are.
+func TestAppend(t *testing.T) {
+	one := inner{Name: "x"}
+	if got, want := codec.Append([]byte("before"), &one), append([]byte("before"), codec.Marshal(&one)...); !bytes.Equal(got, want) {
+		t.Errorf("got %x, want %x", got, want)
 	}
 }
 
