@@ -1,8 +1,6 @@
 package projections
 
 import (
-	"encoding/binary"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -70,10 +68,11 @@ func (r *Record) Fields(v *codec.Visitor) {
 
 // folding is one fact on its way into the state.
 type folding struct {
-	s    *State
-	e    Entry
-	fact events.Fact
-	on   Trigger
+	after State
+	s     *State // after
+	e     Entry
+	fact  events.Fact
+	on    Trigger
 
 	try    *Try   // the create attempt this fact closes or names, as it stood before
 	known  bool   // an attempt of that number was permitted
@@ -86,9 +85,11 @@ const recentIDs = 32
 // Fold applies one fact. It is total: any fact in any state gives a state and
 // a record. The given State is not changed and shares no memory that Fold
 // writes to.
-func Fold(before State, e Entry) (State, Record) {
-	s := before.clone()
-	f := &folding{s: &s, e: e, fact: e.Event.Fact}
+func Fold(before State, e Entry) (after State, record Record) {
+	f := &folding{after: before, e: e, fact: e.Event.Fact}
+	s := &f.after
+	f.s = s
+	s.own()
 
 	row := f.choose()
 	if row == nil {
@@ -116,11 +117,11 @@ func Fold(before State, e Entry) (State, Record) {
 	s.remember(e.Event.ID)
 	s.derive()
 
-	record := Record{
+	after, record = f.after, Record{
 		Sequence: e.Sequence, FactID: e.Event.ID, Time: e.Time,
 		Actor: e.Event.Actor, Source: e.Event.Source,
 		Verdict: Noted, Row: "0", From: before.Phase, To: s.Phase,
-		Reason: f.reason, Rules: Rules, State: s,
+		Reason: f.reason, Rules: Rules, State: f.after,
 	}
 	if f.fact != nil {
 		record.Type = f.fact.Type()
@@ -137,7 +138,7 @@ func Fold(before State, e Entry) (State, Record) {
 	if record.Reason == "" && s.Phase != before.Phase {
 		record.Reason = s.Reason
 	}
-	return s, record
+	return after, record
 }
 
 // choose runs what holds in every state and finds the row that applies.
@@ -163,8 +164,8 @@ func (f *folding) choose() *Row {
 	f.on = TriggerOf(f.fact)
 	f.closeAttempt()
 	f.keepTime()
-	if row := conflictRow(); row.matches(f) {
-		return row
+	if f.contested() {
+		return conflictRow()
 	}
 	rows := transitions
 	for i := range rows {
@@ -724,8 +725,8 @@ func (f *folding) start() {
 	f.s.Dates.Result = after(f.e.Time, d.Result)
 }
 
-// clone copies what Fold may write to.
-func (s State) clone() State {
+// own copies what Fold may write to.
+func (s *State) own() {
 	s.Creates.List = slices.Clone(s.Creates.List)
 	s.Cancels.List = slices.Clone(s.Cancels.List)
 	s.Results.List = slices.Clone(s.Results.List)
@@ -733,27 +734,25 @@ func (s State) clone() State {
 	s.Strays = slices.Clone(s.Strays)
 	s.Prepares.List = slices.Clone(s.Prepares.List)
 	s.Prepared = slices.Clone(s.Prepared)
-	s.Recent = slices.Clone(s.Recent)
-	return s
 }
 
+// remember makes a new list: the old one belongs to the state before.
 func (s *State) remember(id string) {
-	s.Recent = append(s.Recent, idHash(id))
-	if n := len(s.Recent); n > recentIDs {
-		s.Recent = slices.Clone(s.Recent[n-recentIDs:])
-	}
+	known := s.Recent[max(0, len(s.Recent)+1-recentIDs):]
+	s.Recent = append(append(make([]uint64, 0, len(known)+1), known...), idHash(id))
 }
 
 func (s *State) derive() {
 	s.NextLook, s.WaitingFor, s.Because = time.Time{}, "", ""
-	steps := Steps(*s)
-	step, ok := first(steps)
+	var l list
+	l.fill(s)
+	step, ok := l.first()
 	if ok {
 		s.NextLook, s.WaitingFor, s.Because = latest(after(step.At, 0), s.Started), string(step.Kind), step.Because
 		if step.Kind == StepDeadline {
 			// People want to know what rests, and not that a deadline comes before
 			// the end of the rest.
-			for _, other := range steps {
+			for _, other := range l.all() {
 				if strings.HasPrefix(other.Because, deferredPrefix) {
 					s.WaitingFor, s.Because = string(other.Kind), other.Because
 					break
@@ -770,11 +769,20 @@ func (s *State) derive() {
 	}
 }
 
-func idHash(id string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(id)) // a hash never fails
-	return binary.BigEndian.Uint64(h.Sum(nil))
+// The FNV-1a hash of 64 bits, by its specification.
+const (
+	fnvStart uint64 = 0xcbf29ce484222325
+	fnvPrime uint64 = 0x100000001b3
+)
+
+func fnv1a[T string | []byte](h uint64, text T) uint64 {
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * fnvPrime
+	}
+	return h
 }
+
+func idHash(id string) uint64 { return fnv1a(fnvStart, id) }
 
 func latest(a, b time.Time) time.Time {
 	if b.After(a) {
@@ -783,14 +791,15 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
+const endOfTime = 9_214_560_000 // seconds since 1970: 31 December 2261
+
 // after adds a wait and ends with the year 2261, the last a state can hold:
 // no length of time that somebody asks for may stop the fold.
 func after(t time.Time, d time.Duration) time.Time {
-	end := time.Date(2261, time.December, 31, 0, 0, 0, 0, time.UTC)
-	if sum := t.Add(d); sum.Before(end) {
+	if sum := t.Add(d); sum.Unix() < endOfTime {
 		return sum
 	}
-	return end
+	return time.Unix(endOfTime, 0).UTC()
 }
 
 func orElse(a, b Reason) Reason {

@@ -138,7 +138,7 @@ func variants(p Phase) []State {
 						continue
 					}
 					for ready, prepares := range [][]Try{nil, {try(1, AttemptOpen)}, {try(1, AttemptPresumed), try(2, AttemptOpen)}} {
-						s := s.clone()
+						s := clone(s)
 						s.Intent.Promises.Prepares, s.Ready = 2, uint64(ready%2)
 						s.Prepares = Tries{List: prepares, Made: uint64(len(prepares))}
 						list = append(list, s)
@@ -270,7 +270,7 @@ func everyFact() []events.Fact {
 func matching(s State, e Entry, rows []Row) []string {
 	var ids []string
 	start := func() *folding {
-		c := s.clone()
+		c := clone(s)
 		f := &folding{s: &c, e: e, fact: e.Event.Fact}
 		f.on = TriggerOf(f.fact)
 		f.closeAttempt()
@@ -305,7 +305,7 @@ func TestEveryStateMeetsEveryFact(t *testing.T) {
 	folds := 0
 	for _, p := range allPhases() {
 		for _, s := range variants(p) {
-			before := s.clone()
+			before := clone(s)
 			for _, fact := range facts {
 				seenTypes[fact.Type()] = true
 				e := Entry{Sequence: nowSequence, Time: now, Event: events.Event{ID: "f-x", Source: "/t", Operation: "op_test", Time: now, Previous: s.Head, Fact: fact}}
@@ -480,4 +480,10 @@ func groupByPhase(keys []string) []string {
 		out = append(out, by[phase]...)
 	}
 	return out
+}
+
+// clone is a state that shares nothing with s which a fold writes to.
+func clone(s State) State {
+	s.own()
+	return s
 }

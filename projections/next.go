@@ -2,7 +2,6 @@ package projections
 
 import (
 	"encoding/binary"
-	"hash/fnv"
 	"slices"
 	"time"
 
@@ -38,112 +37,128 @@ type Step struct {
 
 // Next is when the operation needs attention next; false means not by itself.
 func Next(s State) (time.Time, bool) {
-	step, ok := first(Steps(s))
+	var l list
+	l.fill(&s)
+	step, ok := l.first()
 	return step.At, ok
-}
-
-func first(steps []Step) (Step, bool) {
-	if len(steps) == 0 {
-		return Step{}, false
-	}
-	best := steps[0]
-	for _, step := range steps[1:] {
-		if step.At.Before(best.At) {
-			best = step
-		}
-	}
-	return best, true
 }
 
 // Steps lists what can be done for the operation, each with its earliest time.
 // While a call with side effects may still be running there is one step only:
 // to presume, once it cannot be running any more, that its owner is gone.
 func Steps(s State) []Step {
+	var l list
+	l.fill(&s)
+	return append([]Step(nil), l.all()...)
+}
+
+// list is the steps of a state in the making. Its methods take the state and do
+// not keep it, so that neither has to be put on the heap: this runs several
+// times for every fact.
+type list struct {
+	n     int
+	steps [mostSteps]Step
+}
+
+// mostSteps is more than any state has: two deadlines, a job that was named, a
+// create and a look-up.
+const mostSteps = 8
+
+func (l *list) all() []Step { return l.steps[:l.n] }
+
+func (l *list) first() (Step, bool) {
+	if l.n == 0 {
+		return Step{}, false
+	}
+	best := 0
+	for i := 1; i < l.n; i++ {
+		if l.steps[i].At.Before(l.steps[best].At) {
+			best = i
+		}
+	}
+	return l.steps[best], true
+}
+
+func (l *list) fill(s *State) {
 	if s.Phase == PhaseNone || s.Rulebook() > Rules {
-		return nil
+		return
 	}
 	if _, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() {
 		// Whoever presumes may have a clock that is ahead of the worker's.
 		at := t.GoneAt().Add(s.Intent.Policy.ClockDifference)
-		return []Step{{Kind: StepPresume, At: at, Because: "an attempt is open and may be running"}}
+		l.put(Step{Kind: StepPresume, At: at, Because: "an attempt is open and may be running"})
+		return
 	}
-	w := &walk{s: &s}
 	switch s.Phase {
 	case PhaseApprovalPending:
-		w.deadline(events.DeadlineApproval, s.Dates.Approval)
+		l.deadline(s, events.DeadlineApproval, s.Dates.Approval)
 	case PhaseCreatePending:
-		w.establish()
-		w.hint() // before a create: somebody says that our job exists
+		l.establish(s)
+		l.hint(s) // before a create: somebody says that our job exists
 		if s.Ready < s.Intent.Promises.Prepares {
-			w.prepare()
+			l.prepare(s)
 		} else {
-			w.create("nothing was sent yet")
+			l.create(s, "nothing was sent yet")
 		}
 	case PhaseCreateUnknown, PhaseReconciliation:
-		w.establish()
-		w.hint()
+		l.establish(s)
+		l.hint(s)
 		if last := s.Creates.Last(); last != nil && last.Status == AttemptConflict {
 			// The provider says that the job is there; a look-up can name it,
 			// where another create would be told the same again.
-			w.lookup("the provider says that the job exists and does not name it")
-			w.create("the outcome of the create is unknown and the same token is safe to repeat")
+			l.lookup(s, "the provider says that the job exists and does not name it")
+			l.create(s, "the outcome of the create is unknown and the same token is safe to repeat")
 			break
 		}
-		w.create("the outcome of the create is unknown and the same token is safe to repeat")
-		w.lookup("the outcome of the create is unknown")
+		l.create(s, "the outcome of the create is unknown and the same token is safe to repeat")
+		l.lookup(s, "the outcome of the create is unknown")
 	case PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseCancelling:
 		if s.Phase == PhaseCancelling {
-			w.deadline(events.DeadlineCancel, s.Dates.Cancel)
+			l.deadline(s, events.DeadlineCancel, s.Dates.Cancel)
 		} else {
-			w.resultDeadline()
+			l.resultDeadline(s)
 		}
-		w.read()
-		w.owed()
+		l.read(s)
+		l.owed(s)
 	case PhaseCancelRequested:
 		if s.Dates.Cancel.IsZero() {
-			w.cancel() // first: asked for after the result deadline, it would never be sent
-			w.resultDeadline()
+			l.cancel(s) // first: asked for after the result deadline, it would never be sent
+			l.resultDeadline(s)
 		} else {
-			w.deadline(events.DeadlineCancel, s.Dates.Cancel)
-			w.cancel()
+			l.deadline(s, events.DeadlineCancel, s.Dates.Cancel)
+			l.cancel(s)
 		}
 		if len(s.Cancels.List) > 0 || !s.Prompt.At.IsZero() {
-			w.read()
+			l.read(s)
 		}
-		w.owed()
+		l.owed(s)
 	case PhaseResultCollecting:
-		w.deadline(events.DeadlineCollect, s.Dates.Collect)
-		w.collect()
-		w.owed()
+		l.deadline(s, events.DeadlineCollect, s.Dates.Collect)
+		l.collect(s)
+		l.owed(s)
 	case PhaseQuarantined:
-		w.quarantined()
+		l.quarantined(s)
 	case PhaseResultTimedOut, PhaseCancellationUnconfirmed:
-		w.prompted(s.Job.ID)
-		w.owed()
+		l.prompted(s, s.Job.ID)
+		l.owed(s)
 	case PhaseResultUnavailable, PhaseResultValidationFailed:
-		w.owed()
+		l.owed(s)
 	case PhaseSucceeded, PhaseFailed, PhaseCancelled, PhaseAbandoned:
-		w.owed()
+		l.owed(s)
 	case PhaseNone:
 	}
-	return w.steps
 }
 
 // Rulebook is the version of the rules the operation keeps.
 func (s *State) Rulebook() uint64 { return s.Intent.Rules }
-
-type walk struct {
-	s     *State
-	steps []Step
-}
 
 // deferredPrefix begins what is said of a step that rests.
 const deferredPrefix = "deferred: "
 
 // add appends a step, not before a deferral's end. The one read after the
 // result deadline does not wait for a provider that is busy.
-func (w *walk) add(step Step) {
-	p := &w.s.Pace
+func (l *list) add(s *State, step Step) {
+	p := &s.Pace
 	last := step.Kind == StepRead && step.Prompt == "deadline" && p.Deferred == events.DeferThrottled
 	if step.Kind != StepDeadline && !last && p.DeferUntil.After(step.At) {
 		step.At, step.Because = p.DeferUntil, deferredPrefix+string(p.Deferred)
@@ -151,31 +166,46 @@ func (w *walk) add(step Step) {
 	if (step.Kind == StepCreate || step.Kind == StepPrepare) && p.RestCreates.After(step.At) {
 		step.At, step.Because = p.RestCreates, deferredPrefix+string(p.Resting)
 	}
-	w.steps = append(w.steps, step)
+	l.put(step)
 }
 
-func (w *walk) deadline(which events.Deadline, at time.Time) {
+func (l *list) put(step Step) {
+	l.steps[l.n] = step
+	l.n++
+}
+
+func (l *list) deadline(s *State, which events.Deadline, at time.Time) {
 	if at.IsZero() {
 		return
 	}
-	w.add(Step{Kind: StepDeadline, Which: which, At: latest(at, w.s.Dates.RetryAt), Because: "deadline " + string(which)})
+	l.add(s, Step{Kind: StepDeadline, Which: which, At: latest(at, s.Dates.RetryAt), Because: passing(which)})
+}
+
+func passing(which events.Deadline) string {
+	switch which { // so that the usual ones need no new string each time
+	case events.DeadlineResult:
+		return "deadline result"
+	case events.DeadlineCreate:
+		return "deadline create"
+	case events.DeadlineApproval, events.DeadlineCancel, events.DeadlineCollect:
+	}
+	return "deadline " + string(which)
 }
 
 // establish gives the deadlines of the time without a job id.
-func (w *walk) establish() {
-	w.deadline(events.DeadlineResult, w.s.Dates.Result)
-	if !w.s.Dates.CreatePassed {
-		w.deadline(events.DeadlineCreate, w.s.Dates.Create)
+func (l *list) establish(s *State) {
+	l.deadline(s, events.DeadlineResult, s.Dates.Result)
+	if !s.Dates.CreatePassed {
+		l.deadline(s, events.DeadlineCreate, s.Dates.Create)
 	}
 }
 
 // resultDeadline asks for a status read begun after the deadline, then for the
 // deadline itself.
-func (w *walk) resultDeadline() {
-	s := w.s
+func (l *list) resultDeadline(s *State) {
 	at := s.Dates.Result
 	if s.lookedAfter(at) {
-		w.deadline(events.DeadlineResult, at)
+		l.deadline(s, events.DeadlineResult, at)
 		return
 	}
 	// A read that left before the deadline by its author's clock, or could not
@@ -189,13 +219,12 @@ func (w *walk) resultDeadline() {
 	case !s.Pace.LastRead.Before(at.Add(-ahead)): // perhaps tried for the deadline already, by a clock that is ahead
 		at = latest(at, s.Pace.LastRead.Add(min(wait, ahead)))
 	}
-	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})
+	l.add(s, Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "deadline", At: at, Because: "one read after the result deadline"})
 }
 
 // prepare makes the next call that the create needs. Repeating one is safe, so
 // an unknown outcome is tried again.
-func (w *walk) prepare() {
-	s := w.s
+func (l *list) prepare(s *State) {
 	if s.Cancel.Wished || s.Paused || s.Dates.CreatePassed || uint64(len(s.Prepares.List)) >= max(s.Intent.Policy.MaxAttempts, 1) {
 		return
 	}
@@ -207,11 +236,10 @@ func (w *walk) prepare() {
 		}
 		at = latest(at, closed.Add(s.backoff(n)))
 	}
-	w.add(Step{Kind: StepPrepare, At: latest(at, s.Pace.RetryAt), Because: "the create needs it"})
+	l.add(s, Step{Kind: StepPrepare, At: latest(at, s.Pace.RetryAt), Because: "the create needs it"})
 }
 
-func (w *walk) create(because string) {
-	s := w.s
+func (l *list) create(s *State, because string) {
 	over := s.Dates.CreatePassed
 	if s.Cancel.Wished || s.Paused || over || s.Ready < s.Intent.Promises.Prepares {
 		return
@@ -225,7 +253,7 @@ func (w *walk) create(because string) {
 	if s.Hint.Exact && !s.RiskAccepted && s.Intent.Promises.Guarantee != events.Deduplicated {
 		return // a second create could make a second job
 	}
-	w.add(Step{Kind: StepCreate, At: s.retryCreateAt(), Because: because})
+	l.add(s, Step{Kind: StepCreate, At: s.retryCreateAt(), Because: because})
 }
 
 // retryCreateAt is when the next create may leave: at once the first time, else
@@ -250,35 +278,33 @@ func (s *State) retryCreateAt() time.Time {
 }
 
 // hint reads a job that a webhook named by our reference.
-func (w *walk) hint() {
-	s := w.s
+func (l *list) hint(s *State) {
 	if !s.Hint.Exact || s.Hint.JobID == "" {
 		return
 	}
 	if !s.Prompt.At.IsZero() {
-		w.prompted(s.Hint.JobID)
+		l.prompted(s, s.Hint.JobID)
 		return
 	}
-	w.add(Step{
+	l.add(s, Step{
 		Kind: StepRead, JobID: s.Hint.JobID, Prompt: "due",
 		At: latest(latest(s.Pace.LastRead, s.Since).Add(s.backoff(max(s.Pace.Failures, 1))), s.Pace.RetryAt), Because: "a webhook named the job",
 	})
 }
 
-func (w *walk) prompted(job string) {
-	if s := w.s; !s.Prompt.At.IsZero() && job != "" {
-		w.add(Step{Kind: StepRead, JobID: job, Prompt: s.Prompt.Why, At: s.Prompt.At, Because: "asked to look by " + s.Prompt.Why})
+func (l *list) prompted(s *State, job string) {
+	if !s.Prompt.At.IsZero() && job != "" {
+		l.add(s, Step{Kind: StepRead, JobID: job, Prompt: s.Prompt.Why, At: s.Prompt.At, Because: "asked to look by " + s.Prompt.Why})
 	}
 }
 
 // lookup asks for our job: first when the request has had time to settle, then
 // with growing waits, and in any case when an empty answer becomes proof.
-func (w *walk) lookup(because string) {
-	s := w.s
+func (l *list) lookup(s *State, because string) {
 	if s.Intent.Promises.Lookup == events.LookupNone || s.Creates.Unresolved() == 0 {
 		return
 	}
-	w.add(Step{Kind: StepLookup, At: s.lookupAt(), Because: because})
+	l.add(s, Step{Kind: StepLookup, At: s.lookupAt(), Because: because})
 }
 
 func (s *State) lookupAt() time.Time {
@@ -298,10 +324,9 @@ func (s *State) lookupAt() time.Time {
 }
 
 // read follows a job we know.
-func (w *walk) read() {
-	s := w.s
-	w.prompted(s.Job.ID)
-	w.add(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "due", At: s.readAt(), Because: "the job goes on"})
+func (l *list) read(s *State) {
+	l.prompted(s, s.Job.ID)
+	l.add(s, Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "due", At: s.readAt(), Because: "the job goes on"})
 }
 
 func (s *State) readAt() time.Time {
@@ -313,8 +338,7 @@ func (s *State) readAt() time.Time {
 	return latest(from.Add(wait), s.Pace.RetryAt)
 }
 
-func (w *walk) cancel() {
-	s := w.s
+func (l *list) cancel(s *State) {
 	if len(s.Cancels.List) > 0 && !s.Cancel.Repeat {
 		return
 	}
@@ -325,7 +349,7 @@ func (w *walk) cancel() {
 	case len(s.Cancels.List) > 0:
 		at = latest(at, s.lastCancelled().Add(s.backoff(uint64(len(s.Cancels.List)))))
 	}
-	w.add(Step{Kind: StepCancel, At: latest(at, s.Pace.RetryAt), Because: "a cancel was asked for"})
+	l.add(s, Step{Kind: StepCancel, At: latest(at, s.Pace.RetryAt), Because: "a cancel was asked for"})
 }
 
 func (s *State) lastCancelled() time.Time {
@@ -336,8 +360,7 @@ func (s *State) lastCancelled() time.Time {
 	return at
 }
 
-func (w *walk) collect() {
-	s := w.s
+func (l *list) collect(s *State) {
 	if s.Paused {
 		return
 	}
@@ -345,42 +368,40 @@ func (w *walk) collect() {
 	if s.Pace.Collects > 0 {
 		at = s.Pace.LastCollect.Add(s.backoff(s.Pace.Collects))
 	}
-	w.add(Step{Kind: StepCollect, At: latest(at, s.Pace.RetryAt), Because: "the job ended and its result is due"})
+	l.add(s, Step{Kind: StepCollect, At: latest(at, s.Pace.RetryAt), Because: "the job ended and its result is due"})
 }
 
 // quarantined looks on at the longest interval where evidence can still clear
 // the quarantine.
-func (w *walk) quarantined() {
-	s := w.s
+func (l *list) quarantined(s *State) {
 	slow := func(last time.Time) time.Time {
 		return latest(last, s.Since).Add(s.Intent.Policy.PollMax)
 	}
 	until := func(step Step) {
 		if !step.At.After(s.Dates.Result) {
-			w.add(step)
+			l.add(s, step)
 		}
 	}
 	switch s.Quarantine {
 	case QuarantineConflict, QuarantineUnreadable:
 		return
 	case QuarantineLost:
-		w.prompted(s.Job.ID)
+		l.prompted(s, s.Job.ID)
 		until(Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "due", At: slow(s.Pace.LastRead), Because: "the job was not found"})
 	case QuarantineUnknown:
 		if s.Hint.Exact {
-			w.prompted(s.Hint.JobID)
+			l.prompted(s, s.Hint.JobID)
 			until(Step{Kind: StepRead, JobID: s.Hint.JobID, Prompt: "due", At: slow(s.Pace.LastRead), Because: "a webhook named the job"})
 		}
 		if s.Intent.Promises.Lookup != events.LookupNone {
 			until(Step{Kind: StepLookup, At: slow(s.Pace.LastLookup), Because: "the outcome of the create is unknown"})
 		}
 	}
-	w.owed()
+	l.owed(s)
 }
 
 // owed is the one look-up for stray jobs at the settle time (rule 3).
-func (w *walk) owed() {
-	s := w.s
+func (l *list) owed(s *State) {
 	if !s.OwedLookup || s.Intent.Promises.Lookup == events.LookupNone {
 		return
 	}
@@ -388,7 +409,7 @@ func (w *walk) owed() {
 	if !s.Pace.LastLookupLeft.Before(at) || s.Pace.LastLookup.After(at) {
 		at = latest(at, s.Pace.LastLookup.Add(s.backoff(s.Pace.Lookups)))
 	}
-	w.add(Step{Kind: StepLookup, At: at, Because: "more than one create may have arrived"})
+	l.add(s, Step{Kind: StepLookup, At: at, Because: "more than one create may have arrived"})
 }
 
 // backoff is the wait after n failures in a row: it doubles from the base to
@@ -407,12 +428,10 @@ func (s *State) backoff(n uint64) time.Duration {
 		}
 		wait *= 2
 	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(s.Operation)) // a hash never fails
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], n)
-	_, _ = h.Write(b[:])
-	return wait - wait/10/1024*time.Duration(h.Sum64()%1024)
+	h := fnv1a(fnv1a(fnvStart, s.Operation), b[:])
+	return wait - wait/10/1024*time.Duration(h%1024)
 }
 
 // Due gives the steps whose time has come, in order of preference.

@@ -118,17 +118,18 @@ func observed(classes ...events.Class) []Trigger {
 // conflictRow is row 33, looked at before all others.
 func conflictRow() *Row {
 	return &Row{
-		ID: "33",
-		When: func(f *folding) bool {
-			return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() && f.conflict() &&
-				(f.s.Phase != PhaseQuarantined || f.s.Quarantine != QuarantineConflict)
-		},
+		ID: "33", When: (*folding).contested,
 		Then: func(f *folding) {
 			f.enter(PhaseQuarantined, ReasonJobConflict)
 			f.s.Quarantine = QuarantineConflict
 			f.s.Prompt = Prompt{}
 		},
 	}
+}
+
+func (f *folding) contested() bool {
+	return f.s.Phase != PhaseNone && !f.s.Phase.Terminal() && f.conflict() &&
+		(f.s.Phase != PhaseQuarantined || f.s.Quarantine != QuarantineConflict)
 }
 
 // transitions is the transition table without row 33, which comes first, and
