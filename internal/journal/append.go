@@ -168,13 +168,18 @@ func (j *Journal) Append(ctx context.Context, s projections.State, e events.Even
 		// A crash before the append leaves nothing. A crash after it leaves the
 		// fact without wake-up and history, which the projector derives; its
 		// author's next owner finds it in the ledger.
-		beaten, err := j.appendAt(ctx, s, e)
+		at, beaten, err := j.appendAt(ctx, s, e)
 		if err != nil {
 			return s, Unsettled, fmt.Errorf("append %s to %s: %w", e.Fact.Type(), s.Operation, err)
 		}
 		known := false
 		err = j.retry(ctx, s.Operation, func() (err error) {
 			s, err = j.catch(ctx, s, func(newer projections.Entry) { known = known || newer.Event.ID == e.ID })
+			if err == nil && s.Sequence < at {
+				// While a leader that was cut off answers beside the new one, it can be
+				// asked although the other took the fact.
+				err = fmt.Errorf("the ledger ends before fact %d, which it has", at)
+			}
 			return err
 		})
 		outcome := Stored
@@ -198,17 +203,21 @@ func (j *Journal) Append(ctx context.Context, s projections.State, e events.Even
 	}
 }
 
-// appendAt settles one append at the state's sequence.
-func (j *Journal) appendAt(ctx context.Context, s projections.State, e events.Event) (beaten bool, err error) {
+// appendAt settles one append at the state's sequence. It gives the sequence of
+// the fact that is next there, and whether that is another.
+func (j *Journal) appendAt(ctx context.Context, s projections.State, e events.Event) (at uint64, beaten bool, err error) {
 	e.Previous = s.Head
 	if s.Facts == 0 {
 		e.Previous = events.ChainStart(s.Operation)
 	}
 	subject := factSubject(s.Operation)
-	_, other, err := j.place(ctx, Ledger, subject, s.Sequence,
+	at, other, err := j.place(ctx, Ledger, subject, s.Sequence,
 		func() (uint64, error) { return j.appendFact(ctx, subject, s.Sequence, e) },
 		func(m Message) bool { return entry(m).Event.ID == e.ID })
-	return other != nil, err
+	if other != nil {
+		return other.Sequence, true, err
+	}
+	return at, false, err
 }
 
 // appendFact is the one way into the ledger.

@@ -38,7 +38,9 @@ var (
 	// something was stored. It may land later.
 	ErrUnknown = errors.New("outcome of the write unknown")
 	// ErrLedgerBehind says that the ledger ends before the state it was asked
-	// to go on from: it lost facts (power loss, restored backup).
+	// to go on from: it lost facts (power loss, restored backup). It is said only
+	// after the ledger's leader has said so for longer than one can that is none
+	// any more.
 	ErrLedgerBehind = errors.New("ledger is behind the state")
 	// ErrFenced says that another projector has the partition.
 	ErrFenced = errors.New("partition was taken over")
@@ -54,6 +56,10 @@ const (
 	backoffMax  = time.Second
 	// Refusals in a row after which an error is believed to be for good.
 	maxRefusals = 8
+	// Answers in a row that a stream ends too early after which it has lost
+	// something. With the waiting times between them they take more than 20 s, for
+	// so long a leader that was cut off from its replicas answers with what it has.
+	maxBehind = 48
 
 	segment = "0" // of the ledger; constant until a ledger must end
 
@@ -155,10 +161,11 @@ func (j *Journal) recordSubject(operation string) string {
 // for the first message behind the expected one. Only one message can ever be
 // that, so an own one is stored and another's has beaten every copy of ours,
 // those included that have not landed yet. None means that ours may be sent
-// again.
+// again, and no more: a leader that was cut off from its replicas answers for a
+// while with what it has. What it does have its replicas have too.
 func (j *Journal) place(ctx context.Context, s Stream, subject string, expected uint64, send func() (uint64, error), own func(Message) bool) (uint64, *Message, error) {
 	doubt := false
-	refusals := 0
+	refusals, behind := 0, 0
 	for attempt := 0; ; attempt++ {
 		// A crash before, during or after this write leaves it stored or not; who
 		// made it decides afresh from what the stream then holds.
@@ -179,10 +186,12 @@ func (j *Journal) place(ctx context.Context, s Stream, subject string, expected 
 				return 0, &m, nil
 			case !errors.Is(readErr, ErrNoMessage):
 				err = errors.Join(err, readErr)
-			case wrong:
-				if err := j.checkBehind(ctx, s, subject, expected); err != nil {
-					return 0, nil, err
+			case wrong && j.endsBefore(ctx, s, subject, expected):
+				if behind++; behind >= maxBehind {
+					return 0, nil, unsure(doubt, fmt.Errorf("%w: %s ends before %d", ErrLedgerBehind, subject, expected))
 				}
+			default:
+				behind = 0
 			}
 		} else if refusals++; refusals >= maxRefusals {
 			return 0, nil, unsure(doubt, err)
@@ -201,15 +210,14 @@ func unsure(doubt bool, err error) error {
 	return err
 }
 
-// checkBehind tells a guard that can never hold from one that failed while the
-// stream was moving.
-func (j *Journal) checkBehind(ctx context.Context, s Stream, subject string, expected uint64) error {
+// endsBefore tells a guard that cannot hold from one that failed while the
+// stream was moving. Of a leader that was cut off it is true for a while.
+func (j *Journal) endsBefore(ctx context.Context, s Stream, subject string, expected uint64) bool {
 	m, err := j.store.Last(ctx, s, subject)
-	switch {
-	case errors.Is(err, ErrNoMessage) && expected > 0, err == nil && m.Sequence < expected:
-		return fmt.Errorf("%w: %s ends at %d, expected %d", ErrLedgerBehind, subject, m.Sequence, expected)
+	if err != nil {
+		return errors.Is(err, ErrNoMessage) && expected > 0 // a failed read decides nothing
 	}
-	return nil // a failed read decides nothing; the loop asks again
+	return m.Sequence < expected
 }
 
 // retry repeats a read until it succeeds, says that there is nothing, or ctx

@@ -101,14 +101,37 @@ func (t *Tenure) takeOver(ctx context.Context) error {
 		}
 	}
 	// Two takers at once can have ended with one stream each.
+	for attempt := 0; ; attempt++ {
+		lost, behind, err := t.overtaken(ctx)
+		switch {
+		case err != nil:
+			return err
+		case lost:
+			return ErrFenced
+		case !behind:
+			return nil
+		}
+		if err := t.waitBehind(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// overtaken says whether the partition's epoch is another's. Epochs only grow, so
+// one before ours is the answer of a leader that is none any more, or WAKEUPS has
+// lost ours: behind.
+func (t *Tenure) overtaken(ctx context.Context) (lost, behind bool, err error) {
 	m, err := t.lastOf(ctx, Wakeups, epochSubject(t.partition))
-	if err != nil {
-		return err
+	return m.Sequence > t.epoch, m.Sequence < t.epoch, err
+}
+
+// waitBehind waits before the epoch is asked for again. A tenure whose epoch is
+// lost for good ends with an error, and the next begins with a new one.
+func (t *Tenure) waitBehind(ctx context.Context, attempt int) error {
+	if attempt >= maxBehind {
+		return fmt.Errorf("the epoch of partition %s is lost: %s ends before %d", t.partition, epochSubject(t.partition), t.epoch)
 	}
-	if m.Sequence != t.epoch {
-		return ErrFenced
-	}
-	return nil
+	return t.j.sleep(ctx, backoff(t.partition, attempt))
 }
 
 // lastOf gives the zero message where there is none.
@@ -245,7 +268,7 @@ func (t *Tenure) Wake(ctx context.Context, w Wake) error {
 	if err := w.check(); err != nil {
 		return err
 	}
-	refusals := 0
+	refusals, behind := 0, 0
 	for attempt := 0; ; attempt++ {
 		if t.unsettled {
 			// A copy that was not answered could land later, over a newer wake-up.
@@ -262,12 +285,18 @@ func (t *Tenure) Wake(ctx context.Context, w Wake) error {
 		case errors.Is(err, ErrWrongSequence):
 			// Our epoch moves by writeEpoch and publishWake alone, and both know
 			// when they are in doubt.
-			m, readErr := t.lastOf(ctx, Wakeups, epochSubject(t.partition))
-			if readErr != nil {
+			lost, earlier, readErr := t.overtaken(ctx)
+			switch {
+			case readErr != nil:
 				return fmt.Errorf("wake %s: %w", w.Operation, errors.Join(err, readErr))
-			}
-			if m.Sequence != t.epoch {
+			case lost:
 				return ErrFenced
+			case earlier:
+				if waitErr := t.waitBehind(ctx, behind); waitErr != nil {
+					return fmt.Errorf("wake %s: %w", w.Operation, waitErr)
+				}
+				behind++
+				continue
 			}
 		case errors.Is(err, ErrInFlight), errors.Is(err, ErrUnanswered):
 			t.unsettled = true

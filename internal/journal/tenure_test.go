@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/codec"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
@@ -595,4 +596,88 @@ func BenchmarkLifeOnTheDouble(b *testing.B) {
 			}
 		}
 	}
+}
+
+// cutOff is a store whose leader of one stream has no followers any more: until
+// then it has what it had when it was made, and takes nothing.
+type cutOff struct {
+	journal.Store
+	stream journal.Stream
+	until  time.Time
+	had    map[string]journal.Message // by subject, the last
+	beside bool                       // another leader takes writes, and this one answers reads
+}
+
+func (c *cutOff) is(s journal.Stream) bool { return s == c.stream && time.Now().Before(c.until) }
+
+func (c *cutOff) Publish(ctx context.Context, s journal.Stream, m journal.Outgoing) (uint64, error) {
+	if c.is(s) && !c.beside {
+		return 0, journal.ErrWrongSequence
+	}
+	return c.Store.Publish(ctx, s, m)
+}
+
+func (c *cutOff) Last(ctx context.Context, s journal.Stream, subject string) (journal.Message, error) {
+	if !c.is(s) {
+		return c.Store.Last(ctx, s, subject)
+	}
+	m, ok := c.had[subject]
+	if !ok {
+		return m, journal.ErrNoMessage
+	}
+	return m, nil
+}
+
+func (c *cutOff) Next(ctx context.Context, s journal.Stream, subject string, from uint64) (journal.Message, error) {
+	if c.is(s) {
+		return journal.Message{}, journal.ErrNoMessage
+	}
+	return c.Store.Next(ctx, s, subject, from)
+}
+
+// A leader that was cut off takes no partition from its projector and no fact from
+// the ledger, as long as it can be one.
+func TestALeaderThatWasCutOffIsNotBelieved(t *testing.T) {
+	const believed = 15 * time.Second // no leader is one for longer without followers
+	onBoth(t, func(t *testing.T, store journal.Store) {
+		partition, operations := onePartition(1)
+		j := newJournal(store)
+		s := create(t, j, operations[0])
+		take(t, j, partition)
+		epoch := "epoch." + journal.PartitionName(partition)
+		before, err := store.Last(t.Context(), journal.Wakeups, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, had := range map[string]map[string]journal.Message{"an earlier epoch": {epoch: before}, "no epoch": nil} {
+			leader := &cutOff{Store: store, stream: journal.Wakeups, had: had}
+			tenure := take(t, newJournal(leader), partition)
+			leader.until = time.Now().Add(believed)
+			if err := tenure.Wake(t.Context(), *inAMinute(s)); err != nil {
+				t.Errorf("%s for %s: %v", name, believed, err)
+			}
+			// WAKEUPS has lost it: the tenure ends, but it was taken by nobody.
+			leader.until = time.Now().Add(time.Hour)
+			if err := tenure.Wake(t.Context(), *inAMinute(s)); err == nil || errors.Is(err, journal.ErrFenced) {
+				t.Errorf("%s for good: %v", name, err)
+			}
+		}
+		newest, _, err := j.Append(t.Context(), s, evidence())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, beside := range []bool{false, true} {
+			for _, e := range []events.Event{permit(1), evidence()} {
+				leader := &cutOff{Store: store, stream: journal.Ledger, until: time.Now().Add(believed), beside: beside}
+				facts := newest.Facts
+				var outcome journal.Outcome
+				if newest, outcome, err = newJournal(leader).Append(t.Context(), newest, e); err != nil || outcome != journal.Stored {
+					t.Errorf("%s: %s, %v", e.Fact.Type(), outcome, err)
+				}
+				if newest.Facts != facts+1 {
+					t.Errorf("%s is stored, and not in the state returned", e.Fact.Type())
+				}
+			}
+		}
+	})
 }

@@ -46,6 +46,22 @@ func TestAckRule(t *testing.T) {
 		}
 		same(t, h.take())
 	})
+	// That is what a leader of the ledger gives that was cut off. Acked by it, the
+	// operation would be forgotten until the next sweep.
+	bubble(t, "a state older than the wake-up", func(t *testing.T) {
+		h := newHouse(t, changes{})
+		l := h.due()
+		h.put(&events.CancelRequested{Who: "team-a"})
+		l.version, l.delivered = h.s.Sequence+1, lags-1
+		if err := h.poller.Attend(t.Context(), l); err == nil || l.acked.Load() != 0 {
+			t.Error(err, l.acked.Load())
+		}
+		// Or the ledger has lost something: a wake-up from it does not go round for ever.
+		l.delivered = lags
+		if err := h.poller.Attend(t.Context(), l); err != nil || l.acked.Load() != 1 {
+			t.Error(err, l.acked.Load())
+		}
+	})
 	bubble(t, "a short remainder is waited out", func(t *testing.T) {
 		h := newHouse(t, changes{})
 		h.accept()

@@ -184,6 +184,8 @@ func (h *house) Account(string, string) (Account, error) {
 type lease struct {
 	operation string
 	at        time.Time
+	version   uint64
+	delivered uint64
 	extended  atomic.Int64
 	acked     atomic.Int64
 	released  atomic.Int64
@@ -191,6 +193,8 @@ type lease struct {
 
 func (l *lease) Operation() string            { return l.operation }
 func (l *lease) At() time.Time                { return l.at }
+func (l *lease) Version() uint64              { return l.version }
+func (l *lease) Delivered() uint64            { return l.delivered }
 func (l *lease) Extend(context.Context) error { l.extended.Add(1); return nil }
 
 func (l *lease) Release(context.Context) error { l.released.Add(1); return nil }

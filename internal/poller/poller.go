@@ -54,6 +54,11 @@ type Lease interface {
 	Operation() string
 	// At is the time Next gave when the wake-up was made.
 	At() time.Time
+	// Version is the ledger sequence of the state it was derived from. Who knows
+	// only an older one must not let it go.
+	Version() uint64
+	// Delivered counts how often the wake-up was handed out, this time included.
+	Delivered() uint64
 	Extend(ctx context.Context) error
 	Ack(ctx context.Context) error
 	// Release hands the operation to another worker at once.
@@ -157,6 +162,11 @@ func New(cfg Config) *Poller {
 // Fetch gives up to limit leases of one provider, waiting so long for the
 // first; none is not an error.
 type Fetch func(ctx context.Context, limit int, wait time.Duration) ([]Lease, error)
+
+// lags is at which delivery a wake-up is believed to be made from facts that the
+// ledger has lost: after two leases, for longer than a leader that was cut off
+// answers for it.
+const lags = 3
 
 // How long a fetch waits for the first wake-up, and holds a free worker
 // meanwhile: one that the others could use is held for a moment only.
@@ -274,8 +284,10 @@ func (p *Poller) serve(stopping context.Context, lease Lease) {
 // the lease only if the operation's next look is another time than the one the
 // wake-up carries, or none: then another wake-up exists or will be made from
 // the facts. Otherwise it waits out a short remainder or leaves the lease to
-// its end, after which the wake-up comes again. When ctx ends it finishes the
-// step that is under way, within Drain, and gives the lease back.
+// its end, after which the wake-up comes again. So it does with a state older than
+// the wake-up, which a leader of the ledger gives that was cut off: by it the only
+// wake-up there is would be acked. When ctx ends it finishes the step that is under
+// way, within Drain, and gives the lease back.
 func (p *Poller) Attend(ctx context.Context, lease Lease) error {
 	err := p.attend(ctx, lease)
 	if err != nil && ctx.Err() != nil {
@@ -320,6 +332,9 @@ func (p *Poller) attend(ctx context.Context, lease Lease) error {
 		if d.Fact == nil && d.Effect == nil {
 			next, ok := projections.Next(s)
 			if !ok || !next.Equal(lease.At()) {
+				if s.Sequence < lease.Version() && lease.Delivered() < lags {
+					return fmt.Errorf("the ledger ends before the fact %d that the wake-up was made from", lease.Version())
+				}
 				return lease.Ack(ctx)
 			}
 			if d.Held {
@@ -473,6 +488,8 @@ type leased struct{ lease *journal.Lease }
 
 func (l leased) Operation() string                { return l.lease.Operation }
 func (l leased) At() time.Time                    { return l.lease.At }
+func (l leased) Version() uint64                  { return l.lease.Version }
+func (l leased) Delivered() uint64                { return l.lease.Delivered }
 func (l leased) Extend(ctx context.Context) error { return l.lease.Extend(ctx) }
 func (l leased) Ack(ctx context.Context) error    { return l.lease.Ack(ctx) }
 

@@ -136,6 +136,8 @@ type lease struct{ *journal.Lease }
 
 func (l *lease) Operation() string { return l.Lease.Wake.Operation }
 func (l *lease) At() time.Time     { return l.Lease.Wake.At }
+func (l *lease) Version() uint64   { return l.Lease.Wake.Version }
+func (l *lease) Delivered() uint64 { return l.Lease.Delivered }
 
 // gone says whether an owner is proved to be gone: an earlier run of the one
 // process that holds everything.
@@ -187,7 +189,7 @@ func (w *world) poller(p *process, name string, c *contract.Contract) *actor {
 
 func (a *actor) attend(worker *poller.Poller, l *lease) {
 	w := a.w
-	w.logf("%s leases %s, delivery %d, at %s", a.name, l.Operation(), l.Delivered, l.At().Sub(w.began))
+	w.logf("%s leases %s, delivery %d, at %s", a.name, l.Operation(), l.Delivered(), l.At().Sub(w.began))
 	a.lease, a.nextBeat, a.attending = l, w.clock.Now().Add(10*time.Second), l.Operation()
 	err := worker.Attend(context.Background(), l)
 	a.lease, a.attending = nil, ""

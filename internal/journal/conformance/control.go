@@ -15,7 +15,7 @@ func controlKeeps(t *testing.T, s journal.Store) {
 	const all, one = "control.hold", "control.hold-example"
 	absent(t, s, journal.Control, "control.*")
 	first := put(t, s, journal.Control, guarded(text(all, "placed"), "", 0))
-	sleep(time.Millisecond)
+	time.Sleep(time.Millisecond)
 	refused(t, s, journal.Control, guarded(text(all, "placed by another"), "", 0), journal.ErrWrongSequence)
 	// A name is not a prefix: the hold on one provider is not the one on all.
 	other := put(t, s, journal.Control, guarded(text(one, "placed"), "", 0))
@@ -24,7 +24,7 @@ func controlKeeps(t *testing.T, s journal.Store) {
 		t.Fatalf("last of %s is %d %q", all, m.Sequence, m.Data)
 	}
 	before := last(t, s, journal.Control, "control.*")
-	sleep(time.Millisecond)
+	time.Sleep(time.Millisecond)
 	second := put(t, s, journal.Control, guarded(text(all, "released"), "", first))
 	refused(t, s, journal.Control, guarded(text(all, "placed late"), "", first), journal.ErrWrongSequence)
 	if end := last(t, s, journal.Control, "control.*"); end.Sequence != second || !end.Time.After(before.Time) {
