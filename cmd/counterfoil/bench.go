@@ -35,6 +35,10 @@ type benchOptions struct {
 	workers  int    // of the service; 0: what serve has by itself
 	clients  int    // connections to the service
 	profile  string // directory for profiles of the service; "": none
+	open     int    // operations that wait beside
+
+	bearer string        // of a service that was started before; "": it says
+	limit  time.Duration // for its start; at least benchReady
 }
 
 // benchReport is what a bench found, with the names that stand for good.
@@ -54,6 +58,8 @@ type benchReport struct {
 	Sync            string    `json:"sync"`
 	Machine         string    `json:"machine"`
 
+	*benchGrowth // with --open
+
 	own float64 // processor time of the bench itself, ms an operation
 }
 
@@ -71,7 +77,8 @@ The service runs in a process of its own, on an embedded store in a temporary
 directory ($TMPDIR) or in --data; processor time, memory, disk and fsyncs are that
 process's alone. The provider and the callers run in this one, on the same
 processors. The command fails if an operation is lost, does not succeed, or made
-a second job. docs/PERFORMANCE.md says what each figure is.`,
+a second job. With --open it begins with so many operations that wait, and says how
+long the service takes to start on them. docs/PERFORMANCE.md says what each figure is.`,
 		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o) },
 	}
@@ -83,6 +90,7 @@ a second job. docs/PERFORMANCE.md says what each figure is.`,
 	flags.StringVar(&o.data, "data", "", "keep the data in this directory, which must be empty or new")
 	flags.IntVar(&o.workers, "workers", 0, "workers of the service; 0 for what serve has")
 	flags.IntVar(&o.clients, "clients", 32, "connections to the service at once, 1 to 1024")
+	flags.IntVar(&o.open, "open", 0, "operations that wait at the provider beside, 0 to 1000000; what they cost is told too")
 	flags.StringVar(&o.profile, "profile", "", "directory for a CPU and an allocation profile of the service")
 	_ = flags.MarkHidden("profile") // it is defined just above
 	return cmd
@@ -98,6 +106,8 @@ func (o benchOptions) check() error {
 		return usage("--sync is %q: want always or interval", o.sync)
 	case o.clients < 1 || o.clients > 1024:
 		return usage("--clients is %d: want 1 to 1024", o.clients)
+	case o.open < 0 || o.open > 1_000_000:
+		return usage("--open is %d: want 0 to 1000000", o.open)
 	case o.workers < 0 || o.workers > 1024:
 		return usage("--workers is %d: want 0 to 1024", o.workers)
 	}
@@ -144,7 +154,12 @@ func (a *app) measure(ctx context.Context, o benchOptions, report *benchReport) 
 		defer provider.close()
 		url = provider.url
 	}
-	child, err := a.startService(ctx, o, url)
+	var child *benchService
+	if o.open > 0 {
+		child, report.benchGrowth, err = a.grow(ctx, o, url)
+	} else {
+		child, err = a.startService(ctx, o, url)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +169,7 @@ func (a *app) measure(ctx context.Context, o benchOptions, report *benchReport) 
 		return nil, err
 	}
 	load := newLoad(o, child)
+	load.beside = o.open
 	// One processor is enough for callers and provider, and waking threads of ours
 	// beside the service's costs both.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -224,6 +240,14 @@ func (a *app) showBench(r benchReport) error {
 	row("machine", "%s", printable(r.Machine))
 	row("disk can do", "%.0f fsyncs/s", r.FsyncsPerSecond)
 	row("operations", "%d, sync %s", r.Ops, r.Sync)
+	if g := r.benchGrowth; g != nil {
+		row("waiting beside", "%d operations", g.Open)
+		row("ready after", "%.2f s; %.2f s where it was killed before", g.Clean, g.Killed)
+		row("derived at first", "%.0f facts a second", g.Derived)
+		row("memory at rest", "%.0f MiB; %.0f at most until then", g.Rest, g.Peak)
+		row("an operation read", "%s", g.Get)
+		row("fifty listed", "%s", g.List)
+	}
 	row("took", "%.1f s: %.0f a second, %.0f less the waits", r.Wall, r.PerSecond, r.Sustained)
 	if r.Duplicates == nil {
 		row("duplicates", "not known: the provider is not ours to look into")

@@ -23,6 +23,8 @@ type benchLoad struct {
 	admin   string
 	bearer  string
 
+	beside int // operations that stay open
+
 	start time.Time
 	sent  []time.Time // when each was submitted, with a rate when it was to be
 	ids   []string    // of the operations, as the service named them
@@ -144,7 +146,7 @@ func (l *benchLoad) open(ctx context.Context, c *benchConn) (int, error) {
 	if err == nil && !found {
 		return 0, errors.New("the service does not say how many operations are open")
 	}
-	return int(sum), err
+	return int(sum) - l.beside, err
 }
 
 // series reads the service's series.

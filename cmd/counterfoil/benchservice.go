@@ -29,6 +29,7 @@ type benchService struct {
 	address string // host:port
 	admin   string
 	bearer  string
+	ready   time.Duration // from its start until it said so
 	remove  func() error
 
 	read sync.WaitGroup // of its output
@@ -61,7 +62,7 @@ func (a *app) startService(ctx context.Context, o benchOptions, provider string)
 	if err != nil {
 		return nil, err
 	}
-	s := &benchService{remove: remove, profile: o.profile}
+	s := &benchService{remove: remove, profile: o.profile, bearer: o.bearer}
 	defer func() {
 		if err != nil {
 			err = s.explain(errors.Join(err, s.stop()))
@@ -94,6 +95,7 @@ func (a *app) startService(ctx context.Context, o benchOptions, provider string)
 	if err != nil {
 		return nil, fmt.Errorf("start the service: %w", err)
 	}
+	began := time.Now()
 	if err := s.cmd.Start(); err != nil {
 		s.cmd = nil
 		return nil, fmt.Errorf("start the service: %w", err)
@@ -101,13 +103,16 @@ func (a *app) startService(ctx context.Context, o benchOptions, provider string)
 	said, admin := make(chan struct{}), make(chan struct{})
 	s.read.Go(func() { s.listen(stdout, said) })
 	s.read.Go(func() { s.follow(stderr, admin) })
-	limit := time.NewTimer(benchReady)
+	limit := time.NewTimer(max(o.limit, benchReady))
 	defer limit.Stop()
 	for _, ready := range []chan struct{}{said, admin} {
 		select {
 		case <-ready:
+			if ready == said {
+				s.ready = time.Since(began)
+			}
 		case <-limit.C:
-			return nil, fmt.Errorf("the service was not ready within %s", benchReady)
+			return nil, fmt.Errorf("the service was not ready within %s", max(o.limit, benchReady))
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

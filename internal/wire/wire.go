@@ -409,11 +409,14 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 		Permits: s.mayPermit, Drain: s.cfg.Drain, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
 	})
 	providers := &attended{s: s, journal: j, poller: p, joined: map[string]bool{}}
-	// Before the first lease: what is held is known before anything can leave.
 	first, err := providers.join(ctx)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil // told to stop before it had begun
+	case err != nil:
 		return err
 	}
+	// Before the first lease: what is held is known before anything can leave.
 	if err := s.holds.begin(ctx); err != nil {
 		return nil //nolint:nilerr // ctx ended first
 	}
