@@ -200,7 +200,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		return nil, err
 	}
 	config.Store, config.Check, config.StoreTime, config.Sync = l.nats, l.nats.Check, l.nats.Time, o.Sync
-	config.Gone, config.Alone = l.broker.Gone, true
+	config.Gone, config.Alone, config.Local = l.broker.Gone, true, true
 	config.DiskReserve = reserve
 	if o.DiskReserve != "" {
 		config.FreeSpace = func() (uint64, error) { return disk.Free(o.Data) }

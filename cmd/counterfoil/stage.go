@@ -141,6 +141,7 @@ func (s *stage) open(ctx context.Context) error {
 		}
 		c.PublicURL = "http://" + c.Listener.Addr().String()
 		c.Through = s.through
+		c.Local = false // its workers stand for processes of their own
 	})
 	if err != nil {
 		return err

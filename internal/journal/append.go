@@ -42,8 +42,12 @@ func (o Outcome) String() string {
 }
 
 // Current gives the operation's state: its last history record and the newer
-// facts folded onto it. The record may lag, the ledger does not.
+// facts folded onto it. The record may lag, the ledger does not. Where this
+// process alone writes, its board may be asked instead (see [Board]).
 func (j *Journal) Current(ctx context.Context, operation string) (projections.State, error) {
+	if s, ok := j.board.newest(operation); ok {
+		return s, nil
+	}
 	record, err := j.Recorded(ctx, operation)
 	if err != nil && !errors.Is(err, ErrNoOperation) {
 		return projections.State{}, err
@@ -86,6 +90,9 @@ func decodeRecord(m Message) (projections.Record, error) {
 
 // Catch folds the facts that are newer than the state.
 func (j *Journal) Catch(ctx context.Context, s projections.State) (projections.State, error) {
+	if newest, ok := j.board.newest(s.Operation); ok && newest.Sequence >= s.Sequence {
+		return newest, nil
+	}
 	return j.catch(ctx, s, func(projections.Entry) {})
 }
 
@@ -171,6 +178,13 @@ func (j *Journal) Append(ctx context.Context, s projections.State, e events.Even
 		at, beaten, err := j.appendAt(ctx, s, e)
 		if err != nil {
 			return s, Unsettled, fmt.Errorf("append %s to %s: %w", e.Fact.Type(), s.Operation, err)
+		}
+		if !beaten {
+			// Nothing lies between the state given and the fact, so whatever the board
+			// says from there on is newer and includes it.
+			if newest, ok := j.after(ctx, s.Operation, at); ok {
+				return newest, Stored, nil
+			}
 		}
 		known := false
 		err = j.retry(ctx, s.Operation, func() (err error) {

@@ -66,8 +66,8 @@ const (
 	maxName = 64 // bytes of a name or id in a subject
 )
 
-// Options is what a [Journal] is made of. Every field but Generation is
-// required.
+// Options is what a [Journal] is made of. Every field but Generation, Board and
+// Await is required.
 type Options struct {
 	Store Store
 	// Now is this process's clock. It decides only whether a wake-up is
@@ -80,10 +80,16 @@ type Options struct {
 	// Generation of the history to work on, see CurrentGeneration; 0 means the
 	// first.
 	Generation Generation
+	// Board is what the projectors of this process know; nil where there are
+	// none.
+	Board *Board
+	// Await waits until reached is closed, limit has passed or ctx ends. Nil does
+	// so on the machine's clock.
+	Await func(ctx context.Context, reached <-chan struct{}, limit time.Duration)
 }
 
 // A Journal is the use of the streams by all roles. It holds no state of its
-// own and may be shared between goroutines.
+// own but what is on its board, and may be shared between goroutines.
 type Journal struct {
 	store Store
 	now   func() time.Time
@@ -91,6 +97,8 @@ type Journal struct {
 	newID func() string
 
 	generation Generation
+	board      *Board
+	await      func(context.Context, <-chan struct{}, time.Duration)
 }
 
 // New makes a journal over a provisioned store.
@@ -98,7 +106,13 @@ func New(o Options) *Journal {
 	if o.Store == nil || o.Now == nil || o.Sleep == nil || o.NewID == nil {
 		panic("journal: an option is missing")
 	}
-	return &Journal{store: o.Store, now: o.Now, sleep: o.Sleep, newID: o.NewID, generation: max(o.Generation, FirstGeneration)}
+	if o.Await == nil {
+		o.Await = awaitClosed
+	}
+	return &Journal{
+		store: o.Store, now: o.Now, sleep: o.Sleep, newID: o.NewID, generation: max(o.Generation, FirstGeneration),
+		board: o.Board, await: o.Await,
+	}
 }
 
 // checkName refuses what would change a subject's shape.

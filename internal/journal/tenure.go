@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -185,6 +186,12 @@ func (t *Tenure) epochMessage() Outgoing {
 
 // Partition is the partition held.
 func (t *Tenure) Partition() string { return t.partition }
+
+// Slate gives the tenure its part of the process's board.
+func (t *Tenure) Slate() *Slate {
+	n, _ := strconv.Atoi(t.partition) // it was written from a number
+	return t.j.board.Slate(n)
+}
 
 // Position is the ledger sequence of the newest fact of the partition that is
 // in the history.

@@ -307,8 +307,9 @@ func (h *house) state() projections.State {
 
 // due is a lease as the projector would have made it.
 func (h *house) due() *lease {
-	at, _ := projections.Next(h.state())
-	return &lease{operation: operation, at: at}
+	s := h.state()
+	at, _ := projections.Next(s)
+	return &lease{operation: operation, at: at, version: s.Sequence}
 }
 
 // attend works on a lease and gives the trail of it.

@@ -52,7 +52,7 @@ type Directory interface {
 // Lease is an operation that needs attention, held by this worker for a while.
 type Lease interface {
 	Operation() string
-	// At is the time Next gave when the wake-up was made.
+	// At is the time for which the wake-up was set.
 	At() time.Time
 	// Version is the ledger sequence of the state it was derived from. Who knows
 	// only an older one must not let it go.
@@ -302,7 +302,7 @@ func (p *Poller) attend(ctx context.Context, lease Lease) error {
 		return err
 	}
 	defer leave()
-	s, err := p.cfg.Journal.Current(ctx, lease.Operation())
+	s, err := p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
 	if err != nil {
 		return fmt.Errorf("read state of %s: %w", lease.Operation(), err)
 	}

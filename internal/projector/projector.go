@@ -217,7 +217,7 @@ type Work struct {
 	p      *Projector
 	tenure *journal.Tenure
 	facts  *journal.Facts
-	states map[string]projections.State // of live operations of the partition
+	board  *journal.Slate // what the process knows of the partition
 
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
@@ -231,11 +231,13 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read partition %s: %w", t.Partition(), err)
 	}
-	return &Work{p: p, tenure: t, facts: facts, states: map[string]projections.State{}, resting: map[string]projections.State{}}, nil
+	return &Work{p: p, tenure: t, facts: facts, board: t.Slate(), resting: map[string]projections.State{}}, nil
 }
 
-// Close lets go of what the store holds for the work.
+// Close takes the partition's states off the board and lets go of what the store
+// holds for the work.
 func (w *Work) Close() {
+	w.board.Close()
 	if err := w.facts.Close(); err != nil {
 		w.p.cfg.Log.Debug("cursor of a partition was not closed", "error", err)
 	}
@@ -286,6 +288,10 @@ func (w *Work) project(ctx context.Context, entry projections.Entry) error {
 	if after.Phase.Stopped() && standing(before) != standing(after) {
 		w.p.cfg.Observe.Stopped(after, true)
 	}
+	// From here on others of this process act on the fact. They would have found
+	// it in the ledger; its names are written, and what wakes the operation again
+	// is derived by the next tenure if we get no further.
+	w.board.Put(after)
 	// The wake-up goes first. A crash here leaves it without its record; whoever
 	// it wakes folds the tail itself, and the next tenure publishes it again.
 	if err := w.tenure.Commit(ctx, record, w.wake(before, after)); err != nil {
@@ -295,11 +301,6 @@ func (w *Work) project(ctx context.Context, entry projections.Entry) error {
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), before, after)
 	}
 	w.rest(after)
-	if _, more := projections.Next(after); more || after.Phase.Live() {
-		w.states[operation] = after
-	} else {
-		delete(w.states, operation)
-	}
 	return nil
 }
 
@@ -325,7 +326,7 @@ func (w *Work) wakeAt(s projections.State, at time.Time, some bool) *journal.Wak
 
 // state gives the operation's state as last projected.
 func (w *Work) state(ctx context.Context, operation string) (projections.State, error) {
-	if s, ok := w.states[operation]; ok {
+	if s, ok := w.board.State(operation); ok {
 		return s, nil
 	}
 	record, err := w.p.cfg.Journal.Recorded(ctx, operation)

@@ -37,8 +37,8 @@ func newBench(t *testing.T) *bench {
 		return memory.Fault{}
 	})
 	clock := NewSystemClock()
-	b.writer = journalOver(b.store, clock, 0)
-	b.holds = &holds{journal: journalOver(faulty, clock, 0), clock: clock, log: slog.New(slog.NewTextHandler(&b.log, nil))}
+	b.writer = journalOver(b.store, clock, 0, nil)
+	b.holds = &holds{journal: journalOver(faulty, clock, 0, nil), clock: clock, log: slog.New(slog.NewTextHandler(&b.log, nil))}
 	return b
 }
 
@@ -181,7 +181,7 @@ func TestHoldsOfAStreamThatLostItsEnd(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		restored := memory.New(memory.Config{Now: time.Now})
-		b.holds.journal = journalOver(restored, NewSystemClock(), 0)
+		b.holds.journal = journalOver(restored, NewSystemClock(), 0, nil)
 		b.writer = b.holds.journal
 		b.place("other", events.HoldCreates)
 		if err := b.holds.read(t.Context()); err != nil {

@@ -85,6 +85,10 @@ type Config struct {
 	// may be left out: the identity, contracts and accounts where the projector
 	// runs alone, Keys without Ingest, Listener without Ingest and Webhooks.
 	Roles Roles
+	// Local says that this process projects and that its one poller goes by what
+	// the projector knows (DESIGN §9). False where pollers stand for processes of
+	// their own.
+	Local bool
 
 	Identity  Identity
 	Contracts map[string]*contract.Contract
@@ -166,6 +170,7 @@ type Service struct {
 	*watched
 
 	generation journal.Generation
+	board      *journal.Board // nil unless Local
 
 	// drift is why no permits are taken; nil text while the streams are sound.
 	drift atomic.Pointer[string]
@@ -181,7 +186,11 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &Service{cfg: cfg, watched: watched, generation: generation, journal: journalOver(cfg.Store, cfg.Clock, generation), clocks: doctor.NewClocks()}
+	s = &Service{cfg: cfg, watched: watched, generation: generation, clocks: doctor.NewClocks()}
+	if cfg.Local {
+		s.board = journal.NewBoard(cfg.Alone)
+	}
+	s.journal = journalOver(cfg.Store, cfg.Clock, generation, s.board)
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
 		return nil, err
 	}
@@ -220,7 +229,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 
 // generationOf gives the generation of the history to work on.
 func generationOf(ctx context.Context, cfg Config) (journal.Generation, error) {
-	j := journalOver(cfg.Store, cfg.Clock, 0)
+	j := journalOver(cfg.Store, cfg.Clock, 0, nil)
 	if !cfg.Alone {
 		// Whoever provisions the streams compares and begins a new one.
 		return j.RecordedGeneration(ctx)
@@ -250,8 +259,8 @@ func (s *Service) RunDoors(ctx context.Context) error {
 	return group.Wait()
 }
 
-func journalOver(store journal.Store, clock Clock, g journal.Generation) *journal.Journal {
-	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID, Generation: g})
+func journalOver(store journal.Store, clock Clock, g journal.Generation, board *journal.Board) *journal.Journal {
+	return journal.New(journal.Options{Store: store, Now: clock.Now, Sleep: clock.Sleep, NewID: NewID, Generation: g, Board: board})
 }
 
 // Provider is what can be said of one provider and account before anything is
@@ -402,7 +411,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 			return fmt.Errorf("start poller %s: %w", name, err)
 		}
 	}
-	j := journalOver(store, s.cfg.Clock, s.generation)
+	j := journalOver(store, s.cfg.Clock, s.generation, s.board)
 	p := poller.New(poller.Config{
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,

@@ -275,6 +275,7 @@ func (h *House) Start() {
 	listener, admin := simulator.NewMemoryListener(), simulator.NewMemoryListener()
 	config := wire.Config{
 		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
+		Local:    o.ThroughPoller == nil && o.Pollers <= 1, // else they stand for processes
 		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file,
 		Admin: admin, FreeSpace: o.FreeSpace, DiskReserve: o.DiskReserve, Tell: o.Tell,
 		Keys: keys, Listener: listener, Workers: cmp.Or(max(o.Workers, 0), 2*len(parsed)+4),

@@ -465,38 +465,55 @@ func (w *world) populate(c *contract.Contract) {
 		half := cfg.Difference / 2
 		return pick(w, -half, half, w.between(-half, half))
 	}
-	var list []*process
-	if cfg.Cluster {
-		for i := range cfg.Pollers {
-			list = append(list, &process{name: fmt.Sprintf("poller-%d", i), skew: skew(), start: func(p *process) []*actor {
-				return []*actor{w.poller(p, "worker", c)}
-			}})
+	workers := func(p *process, n int) (actors []*actor) {
+		for i := range n {
+			actors = append(actors, w.poller(p, fmt.Sprintf("worker-%d", i), c))
 		}
-		for i := range cfg.Projectors {
-			list = append(list, &process{name: fmt.Sprintf("projector-%d", i), skew: skew(), start: func(p *process) []*actor {
-				var actors []*actor
-				for _, n := range w.partitions() {
-					actors = append(actors, w.projector(p, fmt.Sprintf("partition-%d", n), n))
+		return actors
+	}
+	projectors := func(p *process) (actors []*actor) {
+		for _, n := range w.partitions() {
+			actors = append(actors, w.projector(p, fmt.Sprintf("partition-%d", n), n))
+		}
+		return actors
+	}
+	var list []*process
+	add := func(p *process) { list = append(list, p) }
+	edges := true // callers and webhooks come to processes of their own
+	switch {
+	case cfg.Cluster && cfg.Local:
+		for i := range max(cfg.Pollers, cfg.Projectors) {
+			add(&process{name: fmt.Sprintf("node-%d", i), skew: skew(), local: i < cfg.Projectors, start: func(p *process) []*actor {
+				actors := workers(p, 1)
+				if p.local {
+					actors = append(actors, projectors(p)...)
 				}
 				return actors
 			}})
 		}
-	} else {
-		list = append(list, &process{name: "counterfoil", start: func(p *process) []*actor {
-			var actors []*actor
-			for i := range cfg.Pollers {
-				actors = append(actors, w.poller(p, fmt.Sprintf("worker-%d", i), c))
-			}
-			for _, n := range w.partitions() {
-				actors = append(actors, w.projector(p, fmt.Sprintf("partition-%d", n), n))
-			}
-			return actors
+	case cfg.Cluster:
+		for i := range cfg.Pollers {
+			add(&process{name: fmt.Sprintf("poller-%d", i), skew: skew(), start: func(p *process) []*actor {
+				return []*actor{w.poller(p, "worker", c)}
+			}})
+		}
+		for i := range cfg.Projectors {
+			add(&process{name: fmt.Sprintf("projector-%d", i), skew: skew(), start: projectors})
+		}
+	case cfg.Local:
+		edges = false
+		add(&process{name: "counterfoil", local: true, start: func(p *process) []*actor {
+			return append(append(workers(p, cfg.Pollers), projectors(p)...), w.caller(p), w.callbacks(p))
+		}})
+	default:
+		add(&process{name: "counterfoil", start: func(p *process) []*actor {
+			return append(workers(p, cfg.Pollers), projectors(p)...)
 		}})
 	}
-	list = append(list,
-		&process{name: "ingest", skew: skew(), start: func(p *process) []*actor { return []*actor{w.caller(p)} }},
-		&process{name: "callbacks", skew: skew(), start: func(p *process) []*actor { return []*actor{w.callbacks(p)} }},
-	)
+	if edges {
+		add(&process{name: "ingest", skew: skew(), start: func(p *process) []*actor { return []*actor{w.caller(p)} }})
+		add(&process{name: "callbacks", skew: skew(), start: func(p *process) []*actor { return []*actor{w.callbacks(p)} }})
+	}
 	w.processes = list
 	for _, p := range list {
 		w.boot(p)

@@ -24,6 +24,7 @@ type config struct {
 	Variant  string
 
 	Cluster    bool // several processes with clocks of their own; nothing proves anybody gone
+	Local      bool // each process that projects also attends, by what it knows
 	Pollers    int
 	Projectors int
 	Difference time.Duration // allowed between clocks
@@ -130,6 +131,7 @@ func configure(seed uint64, many, plain bool) config {
 	if r := rand.New(rand.NewPCG(seed, 0x7475726e)); c.Upload && r.IntN(2) == 0 { // later still
 		c.Turns = 1 + r.IntN(4)
 	}
+	c.Local = rand.New(rand.NewPCG(seed, 0x6c6f63616c)).IntN(5) < 2
 	if plain {
 		c.Cancels, c.Decides = 0, false
 		c.Create, c.Result, c.Collect = 8*time.Minute, 12*time.Minute, 4*time.Minute

@@ -179,8 +179,12 @@ func TestKeptSeeds(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seeds.txt: %v", err)
 		}
-		if w := onMemory(meaning(seed), false); len(w.broken) > 0 {
-			t.Errorf("seed %d: %s", seed, strings.Join(w.broken, "; "))
+		for _, local := range []bool{false, true} {
+			cfg := meaning(seed)
+			cfg.Local = local
+			if w := onMemory(cfg, false); len(w.broken) > 0 {
+				t.Errorf("seed %d, local %t: %s", seed, local, strings.Join(w.broken, "; "))
+			}
 		}
 	}
 	if err := lines.Err(); err != nil {

@@ -19,7 +19,7 @@ type store struct {
 }
 
 func (a *actor) journal() *journal.Journal {
-	return journal.New(journal.Options{Store: &store{a}, Now: a.Now, Sleep: a.Sleep, NewID: a.newID})
+	return journal.New(journal.Options{Store: &store{a}, Now: a.Now, Sleep: a.Sleep, NewID: a.newID, Board: a.p.board, Await: a.await})
 }
 
 // land is a write as the server sees it, with what the world notes of it.

@@ -160,15 +160,21 @@ func pick[T any](w *world, list ...T) T { return list[w.rng.IntN(len(list))] }
 type process struct {
 	name  string
 	skew  time.Duration
+	local bool // it projects and attends
 	run   int
 	alive bool
 	start func(*process) []*actor
 	live  []*actor
+	board *journal.Board // of this run; nil: it knows nothing by itself
 }
 
 func (w *world) boot(p *process) {
 	p.run++
 	p.alive = true
+	p.board = nil
+	if w.cfg.Local && p.local {
+		p.board = journal.NewBoard(!w.cfg.Cluster)
+	}
 	w.logf("%s starts, run %d", p.name, p.run)
 	p.live = p.start(p)
 	w.actors = append(w.actors, p.live...)
@@ -280,6 +286,28 @@ func (a *actor) pause(until time.Time, ended func() bool) {
 			a.until = a.nextBeat
 		}
 		a.point(false)
+	}
+	a.until = time.Time{}
+}
+
+// await waits until something of the own process happened, or for so long.
+func (a *actor) await(_ context.Context, reached <-chan struct{}, limit time.Duration) {
+	happened := func() uint64 {
+		select {
+		case <-reached:
+			return 1
+		default:
+			return 0
+		}
+	}
+	for end := a.w.clock.Now().Add(limit); happened() == 0 && a.w.clock.Now().Before(end); {
+		a.until = end
+		if a.lease != nil && a.nextBeat.Before(end) {
+			a.until = a.nextBeat
+		}
+		a.moved, a.seen = happened, 0
+		a.point(true)
+		a.moved = nil
 	}
 	a.until = time.Time{}
 }

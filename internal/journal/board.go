@@ -1,0 +1,306 @@
+package journal
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// boardWait bounds how long an author waits for its own fact on the board
+	// before it reads it back.
+	boardWait = time.Second
+	// boardLive and boardEnded bound the states of one partition on the board:
+	// those that moved last, and those of operations that are not looked at any
+	// more, which only those need who wait for them.
+	boardLive  = 1024
+	boardEnded = 64
+)
+
+// A Board holds the newest states that the projectors of this process have
+// folded, for everybody else in it (DESIGN §9). Only facts that were read from
+// the ledger get onto it, so that it is never ahead of what is stored, and a
+// state only gives way to a newer one. It may lag, and it forgets: what it does
+// not say is read from the leader. Safe for concurrent use; nil has nothing.
+type Board struct {
+	// alone says that this process writes everything: what the board has is the
+	// newest there is once it has come to what was acknowledged here.
+	alone bool
+	parts [Partitions]part
+}
+
+// NewBoard makes an empty board. alone says that only this process writes to
+// the ledger.
+func NewBoard(alone bool) *Board { return &Board{alone: alone} }
+
+// part is one partition of a board.
+type part struct {
+	mu     sync.Mutex // guards everything below
+	holder *Slate     // who may write; nil: nobody, and nothing is there
+	posts  map[string]*post
+	live   list // of posts that will be looked at, the one that moved last at the end
+	ended  list // of the others
+	// acknowledged is the newest fact of an operation that was stored by this
+	// process and is not on the board yet. It outlives the holder.
+	acknowledged map[string]uint64
+	waiting      map[string][]waiter
+}
+
+// post is one state on a board.
+type post struct {
+	state      projections.State
+	in         *list
+	prev, next *post
+}
+
+// waiter is told when the operation has come to the sequence.
+type waiter struct {
+	sequence uint64
+	reached  chan struct{}
+}
+
+// Slate is one tenure's right to write its partition of a board. Everybody may
+// read.
+type Slate struct{ part *part }
+
+// Slate gives the partition to a new holder, empty; the one before can write it
+// no longer. A nil board gives a slate that only its holder sees.
+func (b *Board) Slate(partition int) *Slate {
+	p := &part{}
+	if b != nil {
+		p = &b.parts[partition]
+	}
+	s := &Slate{p}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clearLocked()
+	p.holder = s
+	return s
+}
+
+func (p *part) clearLocked() {
+	p.holder = nil
+	p.posts, p.live, p.ended = map[string]*post{}, list{}, list{}
+	for _, waiting := range p.waiting {
+		for _, w := range waiting {
+			close(w.reached)
+		}
+	}
+	p.waiting = nil
+}
+
+// Close takes off what the slate showed. Who waits for it no longer does.
+func (s *Slate) Close() {
+	s.part.mu.Lock()
+	defer s.part.mu.Unlock()
+	if s.part.holder == s {
+		s.part.clearLocked()
+	}
+}
+
+// State gives what was put; nothing once another has the partition.
+func (s *Slate) State(operation string) (projections.State, bool) {
+	s.part.mu.Lock()
+	defer s.part.mu.Unlock()
+	if s.part.holder != s {
+		return projections.State{}, false
+	}
+	return s.part.stateLocked(operation)
+}
+
+func (p *part) stateLocked(operation string) (projections.State, bool) {
+	if found := p.posts[operation]; found != nil {
+		return found.state, true
+	}
+	return projections.State{}, false
+}
+
+// Put shows a state that was folded from the ledger. An older one than is there
+// changes nothing.
+func (s *Slate) Put(state projections.State) {
+	p, operation := s.part, state.Operation
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holder != s {
+		return
+	}
+	at := p.posts[operation]
+	switch {
+	case at == nil:
+		at = &post{}
+		p.posts[operation] = at
+	case at.state.Sequence >= state.Sequence:
+		return
+	default:
+		at.in.remove(at)
+	}
+	at.state = state
+	if at.in = &p.live; state.NextLook.IsZero() {
+		at.in = &p.ended
+	}
+	at.in.add(at)
+	for _, full := range []struct {
+		in   *list
+		most int
+	}{{&p.live, boardLive}, {&p.ended, boardEnded}} {
+		if oldest := full.in.first; full.in.n > full.most {
+			full.in.remove(oldest)
+			delete(p.posts, oldest.state.Operation)
+		}
+	}
+	if p.acknowledged[operation] <= state.Sequence {
+		delete(p.acknowledged, operation)
+	}
+	p.leaveLocked(operation, func(w waiter) bool {
+		if w.sequence > state.Sequence {
+			return false
+		}
+		close(w.reached)
+		return true
+	})
+}
+
+// leaveLocked takes out those who need not wait any more.
+func (p *part) leaveLocked(operation string, done func(waiter) bool) {
+	waiting, some := p.waiting[operation]
+	if !some {
+		return
+	}
+	if waiting = slices.DeleteFunc(waiting, done); len(waiting) > 0 {
+		p.waiting[operation] = waiting
+	} else {
+		delete(p.waiting, operation)
+	}
+}
+
+// state gives what the board has of the operation.
+func (b *Board) state(operation string) (projections.State, bool) {
+	if b == nil {
+		return projections.State{}, false
+	}
+	p := &b.parts[Partition(operation)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stateLocked(operation)
+}
+
+// newest gives the operation's state if it includes everything whose append was
+// acknowledged before the call.
+func (b *Board) newest(operation string) (projections.State, bool) {
+	if b == nil || !b.alone {
+		return projections.State{}, false
+	}
+	p := &b.parts[Partition(operation)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.stateLocked(operation)
+	return s, ok && s.Sequence >= p.acknowledged[operation]
+}
+
+// acknowledge notes that a fact is stored. It gives the state if that has come
+// so far, or else what is closed when it has; neither if nobody will say.
+func (b *Board) acknowledge(operation string, sequence uint64) (s projections.State, reached <-chan struct{}) {
+	if b == nil {
+		return projections.State{}, nil
+	}
+	p := &b.parts[Partition(operation)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.stateLocked(operation); ok && s.Sequence >= sequence {
+		return s, nil
+	}
+	if b.alone {
+		if p.acknowledged == nil {
+			p.acknowledged = map[string]uint64{}
+		}
+		p.acknowledged[operation] = max(p.acknowledged[operation], sequence)
+	}
+	if p.holder == nil {
+		return projections.State{}, nil
+	}
+	w := waiter{sequence, make(chan struct{})}
+	if p.waiting == nil {
+		p.waiting = map[string][]waiter{}
+	}
+	p.waiting[operation] = append(p.waiting[operation], w)
+	return projections.State{}, w.reached
+}
+
+// resign ends a wait, if nobody has, and gives what is there then.
+func (b *Board) resign(operation string, reached <-chan struct{}) projections.State {
+	p := &b.parts[Partition(operation)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leaveLocked(operation, func(w waiter) bool { return w.reached == reached })
+	s, _ := p.stateLocked(operation)
+	return s
+}
+
+// after gives the newest state behind an append that was acknowledged at the
+// sequence, once the projector of this process has come to it. Without a board,
+// or where it takes too long, it says no, and the ledger is to be read.
+func (j *Journal) after(ctx context.Context, operation string, sequence uint64) (projections.State, bool) {
+	s, reached := j.board.acknowledge(operation, sequence)
+	if reached != nil {
+		j.await(ctx, reached, boardWait)
+		s = j.board.resign(operation, reached)
+	}
+	return s, s.Sequence >= sequence
+}
+
+// awaitClosed waits on the machine's clock.
+func awaitClosed(ctx context.Context, reached <-chan struct{}, limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-reached:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Known gives a state of the operation that includes the fact at the sequence
+// and may be stale beyond it: a permit decided on it fails at its expected
+// sequence if it is, and evidence says what its author knew. It asks the ledger
+// only where the board has not come so far.
+func (j *Journal) Known(ctx context.Context, operation string, least uint64) (projections.State, error) {
+	if s, ok := j.board.state(operation); ok && s.Sequence >= least {
+		return s, nil
+	}
+	return j.Current(ctx, operation)
+}
+
+// list keeps posts in the order in which they moved.
+type list struct {
+	first, last *post
+	n           int
+}
+
+func (l *list) add(p *post) {
+	p.prev, p.next = l.last, nil
+	if l.last != nil {
+		l.last.next = p
+	} else {
+		l.first = p
+	}
+	l.last = p
+	l.n++
+}
+
+func (l *list) remove(p *post) {
+	if p.prev != nil {
+		p.prev.next = p.next
+	} else {
+		l.first = p.next
+	}
+	if p.next != nil {
+		p.next.prev = p.prev
+	} else {
+		l.last = p.prev
+	}
+	p.prev, p.next = nil, nil
+	l.n--
+}

@@ -1,0 +1,253 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/journal/memory"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// desk is a journal with a board, over a store whose reads of the ledger are
+// counted.
+type desk struct {
+	*journal.Journal
+	board *journal.Board
+	reads atomic.Int64
+}
+
+func newDesk(alone bool, fault func(memory.Call) memory.Fault) *desk {
+	d := &desk{board: journal.NewBoard(alone)}
+	store := memory.Inject(memory.New(memory.Config{Now: time.Now}), func(c memory.Call) memory.Fault {
+		if c.Op == memory.OpNext || c.Op == memory.OpLast {
+			d.reads.Add(1)
+		}
+		if fault == nil {
+			return memory.Fault{}
+		}
+		return fault(c)
+	})
+	d.Journal = journal.New(journal.Options{
+		Store: store, Now: time.Now, Sleep: sleepFor, Board: d.board,
+		NewID: func() string { return fmt.Sprintf("id%d", ids.Add(1)) },
+	})
+	return d
+}
+
+// projected folds the operation's facts onto the slate as a projector would, so
+// long after they were stored.
+func (d *desk) projected(t *testing.T, slate *journal.Slate, operation string, late time.Duration) {
+	tenure, err := d.TakeOver(t.Context(), journal.Partition(operation))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	facts, err := tenure.Facts(t.Context())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	s := projections.State{}
+	for {
+		e, err := facts.Next(t.Context(), time.Hour)
+		if err != nil {
+			return
+		}
+		if sleepFor(t.Context(), late) != nil {
+			return
+		}
+		s, _ = projections.Fold(s, e)
+		slate.Put(s)
+	}
+}
+
+func TestBoardShowsTheNewest(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		alone bool
+		late  time.Duration // of the projector
+		reads bool          // whether an append reads its fact back
+		waits time.Duration
+	}{
+		{"at once", true, time.Millisecond, false, time.Millisecond},
+		{"not alone", false, time.Millisecond, false, time.Millisecond},
+		{"the projector is too slow", true, time.Minute, true, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(c.alone, nil)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go d.projected(t, d.board.Slate(journal.Partition("op_1")), "op_1", c.late)
+				synctest.Wait()
+				before, began := d.reads.Load(), time.Now()
+				s := create(t, d.Journal, "op_1")
+				if read := d.reads.Load() > before; read != c.reads {
+					t.Errorf("reads back: %t", read)
+				}
+				if took := time.Since(began); took != c.waits {
+					t.Errorf("waited for %s", took)
+				}
+				s, outcome, err := d.Append(ctx, s, permit(1))
+				if err != nil || outcome != journal.Stored || s.Sequence != 2 || s.Creates.Made != 1 {
+					t.Fatalf("%d %s %v", s.Sequence, outcome, err)
+				}
+				// Whoever reads gets what a leader would have given.
+				now, err := d.Current(ctx, "op_1")
+				if err != nil || now.Sequence != 2 {
+					t.Errorf("current %d, %v", now.Sequence, err)
+				}
+				if now, err = d.Catch(ctx, projections.State{Operation: "op_1"}); err != nil || now.Sequence != 2 {
+					t.Errorf("caught up to %d, %v", now.Sequence, err)
+				}
+			})
+		})
+	}
+}
+
+// A board that is behind answers whoever decides, and nobody who was told more.
+func TestBoardBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(true, nil)
+		slate := d.board.Slate(journal.Partition("op_1"))
+		first := create(t, d.Journal, "op_1") // waits in vain, and reads
+		slate.Put(first)
+		second, _, err := d.Append(t.Context(), first, permit(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := d.Known(t.Context(), "op_1", 0); err != nil || s.Sequence != first.Sequence {
+			t.Errorf("known: %d, %v", s.Sequence, err)
+		}
+		if s, err := d.Known(t.Context(), "op_1", second.Sequence); err != nil || s.Sequence != second.Sequence {
+			t.Errorf("known from there on: %d, %v", s.Sequence, err)
+		}
+		if s, err := d.Current(t.Context(), "op_1"); err != nil || s.Sequence != second.Sequence {
+			t.Errorf("current: %d, %v", s.Sequence, err)
+		}
+		// A permit decided on what is behind is refused, and the state is then new.
+		s, outcome, err := d.Append(t.Context(), first, permit(1))
+		if err != nil || outcome != journal.Superseded || s.Sequence != second.Sequence {
+			t.Errorf("permit: %d %s %v", s.Sequence, outcome, err)
+		}
+		// The next tenure has come to the first fact only: what was acknowledged
+		// before it began counts.
+		slate.Close()
+		slate = d.board.Slate(journal.Partition("op_1"))
+		slate.Put(first)
+		if s, err := d.Current(t.Context(), "op_1"); err != nil || s.Sequence != second.Sequence {
+			t.Errorf("current in the next tenure: %d, %v", s.Sequence, err)
+		}
+		slate.Put(second)
+		slate.Put(first) // never back
+		before := d.reads.Load()
+		if s, err := d.Current(t.Context(), "op_1"); err != nil || s.Sequence != second.Sequence || d.reads.Load() != before {
+			t.Errorf("current on the board: %d, %v, %d reads", s.Sequence, err, d.reads.Load()-before)
+		}
+		// Nothing is left of a tenure that has ended, and its holder writes no more.
+		slate.Close()
+		slate.Put(first)
+		if s, err := d.Known(t.Context(), "op_1", 0); err != nil || s.Sequence != second.Sequence || d.reads.Load() == before {
+			t.Errorf("known after the tenure: %d, %v", s.Sequence, err)
+		}
+	})
+}
+
+// Where another fact came first, or nobody knows whether ours is stored, the
+// ledger is asked, whatever the board has.
+func TestBoardIsNotAskedInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(true, script(journal.Ledger, memory.Fault{}, memory.Fault{Kind: memory.Done}))
+		slate := d.board.Slate(journal.Partition("op_1"))
+		first := create(t, d.Journal, "op_1")
+		slate.Put(first)
+		before := d.reads.Load()
+		s, outcome, err := d.Append(t.Context(), first, permit(1))
+		if err != nil || outcome != journal.Stored || s.Sequence != 2 || d.reads.Load() == before {
+			t.Errorf("%d %s %v", s.Sequence, outcome, err)
+		}
+		s, outcome, err = d.Append(t.Context(), first, evidence())
+		if err != nil || outcome != journal.Stored || s.Sequence != 3 {
+			t.Errorf("evidence behind another: %d %s %v", s.Sequence, outcome, err)
+		}
+	})
+}
+
+// A tenure that ends lets go of who waits for it.
+func TestBoardEndsWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(true, nil)
+		slate := d.board.Slate(journal.Partition("op_1"))
+		time.AfterFunc(100*time.Millisecond, slate.Close)
+		began := time.Now()
+		create(t, d.Journal, "op_1")
+		if took := time.Since(began); took != 100*time.Millisecond {
+			t.Errorf("waited for %s", took)
+		}
+		// And without a tenure nobody waits.
+		if _, _, err := d.Append(t.Context(), projections.State{Operation: "op_1"}, evidence()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 100*time.Millisecond {
+			t.Errorf("waited for %s", took)
+		}
+	})
+}
+
+// The board holds what moved last: so many states and no more.
+func TestBoardForgets(t *testing.T) {
+	board := journal.NewBoard(false)
+	slate := board.Slate(0)
+	put := func(i int, sequence uint64, live bool) {
+		s := projections.State{Operation: fmt.Sprintf("op_%d", i), Sequence: sequence}
+		if live {
+			s.NextLook = time.Unix(1, 0)
+		}
+		slate.Put(s)
+	}
+	there := func(i int) bool {
+		_, ok := slate.State(fmt.Sprintf("op_%d", i))
+		return ok
+	}
+	for i := range 1024 {
+		put(i, 1, true)
+	}
+	put(0, 2, true) // moves
+	put(5000, 1, true)
+	if !there(0) || there(1) || !there(2) || !there(5000) {
+		t.Error("it was not the one that has not moved for longest that went")
+	}
+	for i := range 1024 {
+		put(i, 3, false) // ends
+	}
+	if there(0) || there(959) || !there(960) || !there(1023) || !there(5000) {
+		t.Error("of those that have ended not the last 64 are there")
+	}
+}
+
+// An error of a read after the append says what it always said.
+func TestBoardErrorAfterStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := false
+		d := newDesk(true, func(c memory.Call) memory.Fault {
+			if broken && c.Op == memory.OpNext {
+				return memory.Fault{Kind: memory.Unavailable}
+			}
+			return memory.Fault{}
+		})
+		d.board.Slate(journal.Partition("op_1"))
+		broken = true
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, outcome, err := d.Create(ctx, intent("op_1"))
+		if err == nil || outcome != journal.Stored || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s %v", outcome, err)
+		}
+	})
+}
