@@ -106,7 +106,8 @@ func scenarios() []scenario {
 		{
 			// The key changes behind the upload: it is made again, and the create with it.
 			name: "upload, another key", provider: "openai-batches", options: plain, next: adopt, rotates: true,
-			ends: []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
+			house: harness.Options{Builtin: []string{"openai-batches"}},
+			ends:  []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
 		},
 		{
 			name: "throttled", provider: "example", options: plain, ends: []string{"succeeded"},
