@@ -182,6 +182,13 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	if err := l.nats.Provision(ctx); err != nil {
 		return nil, err
 	}
+	if o.Sync == string(broker.SyncAlways) {
+		inMemory, err := l.broker.StageInMemory(string(journal.Ledger), string(journal.Payloads))
+		if err != nil {
+			return nil, err
+		}
+		log.Debug("group commit", "staged_in_memory", inMemory)
+	}
 	if err := l.nats.Check(ctx); err != nil {
 		return nil, &coded{exitFailure, "a stream was changed from outside: put the named setting back", err}
 	}

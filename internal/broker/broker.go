@@ -104,6 +104,8 @@ func loopback(address string) (host string, port int, err error) {
 // A Broker is a running server and the lock on its directory.
 type Broker struct {
 	dir    *directory
+	path   string // of the directory
+	staged string // directory in memory, see StageInMemory; "" if there is none
 	server *server.Server
 
 	stop sync.Once
@@ -127,7 +129,7 @@ func Start(c Config) (*Broker, error) {
 		// that did not end well, which is what it was.
 		return nil, errors.Join(fmt.Errorf("start the store in %s: %w", c.Dir, err), dir.release())
 	}
-	return &Broker{dir: dir, server: s}, nil
+	return &Broker{dir: dir, path: c.Dir, server: s}, nil
 }
 
 func serve(c Config) (*server.Server, error) {
@@ -208,7 +210,7 @@ func (b *Broker) Stop() error {
 		b.server.WaitForShutdown()
 		// A crash before this line makes the run count as not ended in order,
 		// and the next start compares more than it had to.
-		b.err = errors.Join(b.dir.note("stop"), b.dir.release())
+		b.err = errors.Join(b.unstage(), b.dir.note("stop"), b.dir.release())
 	})
 	return b.err
 }

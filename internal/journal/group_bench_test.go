@@ -33,17 +33,17 @@ func (c *counting) PublishBatch(ctx context.Context, s journal.Stream, list []jo
 // each wait for one to be stored before the next. TMPDIR says on which disk.
 func BenchmarkAppend(b *testing.B) {
 	for _, mode := range []broker.Sync{broker.SyncAlways, broker.SyncInterval} {
-		for _, grouping := range []string{"singly", "grouped"} {
+		for _, grouping := range []string{"singly", "grouped", "grouped-in-memory"} {
 			for _, clients := range []int{1, 16, 64, 256} {
 				b.Run(fmt.Sprintf("sync=%s/%s/clients=%d", mode, grouping, clients), func(b *testing.B) {
-					benchmarkAppend(b, mode, journal.GroupPolicy{Off: grouping == "singly"}, clients)
+					benchmarkAppend(b, mode, journal.GroupPolicy{Off: grouping == "singly"}, grouping == "grouped-in-memory", clients)
 				})
 			}
 		}
 	}
 }
 
-func benchmarkAppend(b *testing.B, mode broker.Sync, policy journal.GroupPolicy, clients int) {
+func benchmarkAppend(b *testing.B, mode broker.Sync, policy journal.GroupPolicy, inMemory bool, clients int) {
 	server, err := broker.Start(broker.Config{Dir: b.TempDir(), Run: "run", Now: time.Now, Sync: mode})
 	if err != nil {
 		b.Fatal(err)
@@ -54,6 +54,11 @@ func benchmarkAppend(b *testing.B, mode broker.Sync, policy journal.GroupPolicy,
 	}
 	if err := n.Provision(b.Context()); err != nil {
 		b.Fatal(err)
+	}
+	if inMemory {
+		if ok, err := server.StageInMemory(string(journal.Ledger), string(journal.Payloads)); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
 	}
 	count := &counting{Batcher: n}
 	g := journal.Group(count, policy)

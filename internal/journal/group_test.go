@@ -133,7 +133,7 @@ type written struct {
 }
 
 // crowd makes a batch of all the messages: they come while others, which it
-// makes too, are held back, four alone and two in a batch. meanwhile runs when
+// makes too, are held back, one alone and two in a batch. meanwhile runs when
 // all wait.
 func crowd(t *testing.T, w *watched, p journal.GroupPolicy, s journal.Stream, list []journal.Outgoing, contexts map[int]context.Context, meanwhile func(*journal.Grouped)) []written {
 	t.Helper()
@@ -147,7 +147,7 @@ func crowd(t *testing.T, w *watched, p journal.GroupPolicy, s journal.Stream, li
 		}
 		return fmt.Sprintf("facts.0.00.first%d", i)
 	}
-	for i := range 6 {
+	for i := range 3 {
 		group.Go(func() {
 			if _, err := g.Publish(t.Context(), s, journal.Outgoing{Subject: subject(i)}); err != nil {
 				t.Errorf("first: %v", err)

@@ -30,10 +30,11 @@ const (
 	groupBytes  = 1 << 20
 	groupLinger = 10 * time.Millisecond
 
-	// Until both ways were measured. A batch on one node costs four fsyncs and
-	// two synced writes, and the files and directories around them.
-	firstLeast = 16
-	lowLeast   = 4
+	// Until both ways were measured, low so that they are. A batch on one node
+	// costs four fsyncs and two synced writes and the files around them, or with
+	// its staging in memory one fsync.
+	firstLeast = 8
+	lowLeast   = 2
 	highLeast  = 64
 	// An estimate of what a batch costs loses half of itself in this time, so
 	// that one bad moment does not end batches for ever.
@@ -44,7 +45,7 @@ const (
 	// What each write adds to a batch's time.
 	batchEach = 20 * time.Microsecond
 
-	inFlight      = 4 // single writes at once: the server takes one after the other
+	inFlight      = 4 // single writes at once, at most: the server takes one after the other
 	rateWindow    = 50 * time.Millisecond
 	quietFloor    = 500 * time.Microsecond
 	firstAbstain  = 50 * time.Millisecond
@@ -192,7 +193,8 @@ func (l *lineup) next(now time.Time) (batch, alone []*appending, again time.Dura
 		l.batch = true
 		return l.take(n), nil, 0
 	}
-	alone = l.take(l.fits(inFlight - l.alone))
+	// Where a batch costs little more than one write, only one goes alone.
+	alone = l.take(l.fits(min(inFlight, least-1) - l.alone))
 	l.goAlone(alone, now)
 	return nil, alone, 0
 }
