@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ const takeover = "takeover" // last token of a take-over record; no operation ha
 // to HISTORY the last sequence of the partition.
 type Tenure struct {
 	j         *Journal
+	number    int // of the partition
 	partition string
 	id        string
 
@@ -53,7 +53,7 @@ func (j *Journal) TakeOver(ctx context.Context, partition int) (*Tenure, error) 
 	if partition < 0 || partition >= Partitions {
 		return nil, fmt.Errorf("take over partition %d: want 0 to %d", partition, Partitions-1)
 	}
-	t := &Tenure{j: j, partition: partitionToken(partition), id: j.newID()}
+	t := &Tenure{j: j, number: partition, partition: partitionToken(partition), id: j.newID()}
 	if err := t.takeOver(ctx); err != nil {
 		return nil, fmt.Errorf("take over partition %d: %w", partition, err)
 	}
@@ -187,11 +187,11 @@ func (t *Tenure) epochMessage() Outgoing {
 // Partition is the partition held.
 func (t *Tenure) Partition() string { return t.partition }
 
+// Number is the partition's number.
+func (t *Tenure) Number() int { return t.number }
+
 // Slate gives the tenure its part of the process's board.
-func (t *Tenure) Slate() *Slate {
-	n, _ := strconv.Atoi(t.partition) // it was written from a number
-	return t.j.board.Slate(n)
-}
+func (t *Tenure) Slate() *Slate { return t.j.board.Slate(t.number) }
 
 // Position is the ledger sequence of the newest fact of the partition that is
 // in the history.

@@ -19,7 +19,7 @@ type Wake struct {
 	Operation string
 	Provider  string    // may be empty where At is zero
 	Version   uint64    // ledger sequence of the state it was derived from
-	At        time.Time // what Next gave for that state; zero: never, a pending one is cancelled
+	At        time.Time // for when it is set: Next of that state plus the grace; zero: never, a pending one is cancelled
 }
 
 // Fields implements codec.Record: what travels in a wake-up's body.
@@ -144,9 +144,9 @@ type Lease struct {
 // replaced by a newer one.
 func (l *Lease) Extend(ctx context.Context) error { return l.delivery.Extend(ctx) }
 
-// Ack removes the wake-up. It is allowed only when Next of the current state
-// is another time than At, or none: the projector publishes a new wake-up when
-// Next moves and not otherwise.
+// Ack removes the wake-up. It is allowed only when Next of a state that is no
+// older than Version is later than At, or none: for that state the projector
+// publishes another, and else it may leave this one alone (DESIGN §10).
 func (l *Lease) Ack(ctx context.Context) error { return l.delivery.Ack(ctx) }
 
 // Release hands the wake-up out again at once.

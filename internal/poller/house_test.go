@@ -198,6 +198,7 @@ func (l *lease) Delivered() uint64            { return l.delivered }
 func (l *lease) Extend(context.Context) error { l.extended.Add(1); return nil }
 
 func (l *lease) Release(context.Context) error { l.released.Add(1); return nil }
+func (l *lease) Left(projections.State, error) {}
 
 // Ack does nothing for a worker that was stopped, as the real one.
 func (l *lease) Ack(ctx context.Context) error {

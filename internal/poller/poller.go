@@ -63,6 +63,9 @@ type Lease interface {
 	Ack(ctx context.Context) error
 	// Release hands the operation to another worker at once.
 	Release(ctx context.Context) error
+	// Left tells that the worker has let go, of which state it knew last and what
+	// kept it from going on.
+	Left(s projections.State, err error)
 }
 
 // Clock is the worker's time. Sleep returns early with ctx's error.
@@ -281,33 +284,34 @@ func (p *Poller) serve(stopping context.Context, lease Lease) {
 }
 
 // Attend does what is due for the leased operation until nothing is. It acks
-// the lease only if the operation's next look is another time than the one the
-// wake-up carries, or none: then another wake-up exists or will be made from
+// the lease only if the operation's next look is later than the time for which
+// the wake-up was set, or none: then another wake-up exists or will be made from
 // the facts. Otherwise it waits out a short remainder or leaves the lease to
 // its end, after which the wake-up comes again. So it does with a state older than
 // the wake-up, which a leader of the ledger gives that was cut off: by it the only
 // wake-up there is would be acked. When ctx ends it finishes the step that is under
 // way, within Drain, and gives the lease back.
 func (p *Poller) Attend(ctx context.Context, lease Lease) error {
-	err := p.attend(ctx, lease)
+	s, err := p.attend(ctx, lease)
 	if err != nil && ctx.Err() != nil {
 		p.release(ctx, lease)
 	}
+	lease.Left(s, err)
 	return err
 }
 
-func (p *Poller) attend(ctx context.Context, lease Lease) error {
+func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, err error) {
 	leave, err := p.enter(ctx, lease.Operation())
 	if err != nil {
-		return err
+		return s, err
 	}
 	defer leave()
-	s, err := p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
+	s, err = p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
 	if err != nil {
-		return fmt.Errorf("read state of %s: %w", lease.Operation(), err)
+		return s, fmt.Errorf("read state of %s: %w", lease.Operation(), err)
 	}
 	if s.Rulebook() > projections.Rules {
-		return nil // a newer version made it and must attend to it; not acked
+		return s, nil // a newer version made it and must attend to it; not acked
 	}
 	var last struct {
 		sequence uint64
@@ -323,42 +327,42 @@ func (p *Poller) attend(ctx context.Context, lease Lease) error {
 	defer stop()
 	for {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return s, ctx.Err()
 		}
 		d, c, err := p.decide(ctx, s)
 		if err != nil {
-			return err
+			return s, err
 		}
 		if d.Fact == nil && d.Effect == nil {
 			next, ok := projections.Next(s)
-			if !ok || !next.Equal(lease.At()) {
+			if !ok || next.After(lease.At()) && !lease.At().IsZero() {
 				if s.Sequence < lease.Version() && lease.Delivered() < lags {
-					return fmt.Errorf("the ledger ends before the fact %d that the wake-up was made from", lease.Version())
+					return s, fmt.Errorf("the ledger ends before the fact %d that the wake-up was made from", lease.Version())
 				}
-				return lease.Ack(ctx)
+				return s, lease.Ack(ctx)
 			}
 			if d.Held {
-				return fmt.Errorf("no call with side effects is permitted: %w", c.held)
+				return s, fmt.Errorf("no call with side effects is permitted: %w", c.held)
 			}
 			wait := d.Until.Sub(p.cfg.Clock.Now())
 			if d.Until.IsZero() || wait > p.cfg.Patience {
-				return nil
+				return s, nil
 			}
 			if err := p.cfg.Clock.Sleep(ctx, wait); err != nil {
-				return err
+				return s, err
 			}
 			if s, err = p.cfg.Journal.Catch(ctx, s); err != nil {
-				return fmt.Errorf("read news of %s: %w", s.Operation, err)
+				return s, fmt.Errorf("read news of %s: %w", s.Operation, err)
 			}
 			continue
 		}
 		if s, err = p.perform(work, s, c, d); err != nil {
-			return fmt.Errorf("%s of %s: %w", d.Step.Kind, lease.Operation(), err)
+			return s, fmt.Errorf("%s of %s: %w", d.Step.Kind, lease.Operation(), err)
 		}
 		if s.Sequence == last.sequence {
 			// Work that leaves no fact would be repeated at once, for ever.
 			if last.repeats++; last.repeats > 2 {
-				return fmt.Errorf("%s of %s leaves no fact", d.Step.Kind, lease.Operation())
+				return s, fmt.Errorf("%s of %s leaves no fact", d.Step.Kind, lease.Operation())
 			}
 			continue
 		}
@@ -369,7 +373,7 @@ func (p *Poller) attend(ctx context.Context, lease Lease) error {
 		}
 		// By the ledger's clock the step is over or not due, and by ours it is.
 		if last.refused, last.refusals = s.Refused, last.refusals+1; last.refusals > 2 {
-			return fmt.Errorf("%s of %s is refused each time", d.Step.Kind, lease.Operation())
+			return s, fmt.Errorf("%s of %s is refused each time", d.Step.Kind, lease.Operation())
 		}
 	}
 }
@@ -492,5 +496,6 @@ func (l leased) Version() uint64                  { return l.lease.Version }
 func (l leased) Delivered() uint64                { return l.lease.Delivered }
 func (l leased) Extend(ctx context.Context) error { return l.lease.Extend(ctx) }
 func (l leased) Ack(ctx context.Context) error    { return l.lease.Ack(ctx) }
+func (l leased) Left(projections.State, error)    {}
 
 func (l leased) Release(ctx context.Context) error { return l.lease.Release(ctx) }

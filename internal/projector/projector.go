@@ -69,7 +69,8 @@ func (unobserved) Stopped(projections.State, bool)                    {}
 func (unobserved) Counted(string, map[Standing]int)                   {}
 func (unobserved) Moved(string, projections.State, projections.State) {}
 
-// Config of a Projector. All fields but Gone, Sweep, Hold and Observe are required.
+// Config of a Projector. All fields but Gone, Sweep, Hold, Timers and
+// Observe are required.
 type Config struct {
 	Journal *journal.Journal
 	Clock   Clock
@@ -95,9 +96,27 @@ type Config struct {
 	// nothing. Its end is what ends the rest of operations under it.
 	Hold func(provider string) workflow.Hold
 
+	// Timers are told when operations are due by a process that attends to them
+	// itself; wake-ups are the fallback then, and stand longer. Nil where others
+	// attend to them.
+	Timers Timers
+
 	// Observe is told what becomes of the partitions; nil tells nobody.
 	Observe Observer
 }
+
+// Timers are told of the operations of the partitions held. Their methods must
+// return at once; each partition calls from one goroutine.
+type Timers interface {
+	// Due says how an operation stands, whose look comes at its NextLook.
+	Due(partition int, s projections.State)
+	// Left says that the partition is not held any more.
+	Left(partition int)
+}
+
+// grace is by how much wake-ups are set later than the look they are for where
+// timers attend to it (DESIGN §10).
+const grace = 90 * time.Second
 
 // Projector projects partitions.
 type Projector struct{ cfg Config }
@@ -185,6 +204,8 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 		return err
 	}
 	defer w.Close()
+	// With timers nobody waits for wake-ups, and whose leases they have is no matter.
+	orphans := p.cfg.Alone && p.cfg.Timers == nil
 	for {
 		busy, err := w.Step(ctx, 0)
 		switch {
@@ -193,7 +214,7 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 		case busy:
 			continue
 		}
-		if err := w.Sweep(ctx, p.cfg.Alone && *caught != nil); err != nil {
+		if err := w.Sweep(ctx, orphans && *caught != nil); err != nil {
 			return err
 		}
 		if *caught != nil {
@@ -219,6 +240,10 @@ type Work struct {
 	facts  *journal.Facts
 	board  *journal.Slate // what the process knows of the partition
 
+	// standing holds for when the wake-up of an operation is set that this tenure
+	// published or found, in ns since 1970. What is not here does not stand.
+	standing map[string]int64
+
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
 
@@ -231,13 +256,16 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read partition %s: %w", t.Partition(), err)
 	}
-	return &Work{p: p, tenure: t, facts: facts, board: t.Slate(), resting: map[string]projections.State{}}, nil
+	return &Work{p: p, tenure: t, facts: facts, board: t.Slate(), standing: map[string]int64{}, resting: map[string]projections.State{}}, nil
 }
 
 // Close takes the partition's states off the board and lets go of what the store
 // holds for the work.
 func (w *Work) Close() {
 	w.board.Close()
+	if w.p.cfg.Timers != nil {
+		w.p.cfg.Timers.Left(w.tenure.Number())
+	}
 	if err := w.facts.Close(); err != nil {
 		w.p.cfg.Log.Debug("cursor of a partition was not closed", "error", err)
 	}
@@ -292,10 +320,15 @@ func (w *Work) project(ctx context.Context, entry projections.Entry) error {
 	// it in the ledger; its names are written, and what wakes the operation again
 	// is derived by the next tenure if we get no further.
 	w.board.Put(after)
+	w.due(after)
 	// The wake-up goes first. A crash here leaves it without its record; whoever
 	// it wakes folds the tail itself, and the next tenure publishes it again.
-	if err := w.tenure.Commit(ctx, record, w.wake(before, after)); err != nil {
+	wake := w.wake(before, after)
+	if err := w.tenure.Commit(ctx, record, wake); err != nil {
 		return fmt.Errorf("project %s of %s: %w", record.Type, operation, err)
+	}
+	if wake != nil {
+		w.stand(operation, wake.At)
 	}
 	if w.counted {
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), before, after)
@@ -306,22 +339,54 @@ func (w *Work) project(ctx context.Context, entry projections.Entry) error {
 
 func standing(s projections.State) Standing { return Standing{s.Phase, s.Quarantine} }
 
-// wake gives the wake-up to publish: one whenever the next look moved, a
-// cancelled one when there is none any more.
-func (w *Work) wake(before, after projections.State) *journal.Wake {
-	was, had := projections.Next(before)
-	next, has := projections.Next(after)
-	if had == has && was.Equal(next) {
-		return nil
+// due tells the timers how an operation stands.
+func (w *Work) due(s projections.State) {
+	if w.p.cfg.Timers != nil && s.Rulebook() <= projections.Rules {
+		w.p.cfg.Timers.Due(w.tenure.Number(), s)
 	}
-	return w.wakeAt(after, next, has)
 }
 
-func (w *Work) wakeAt(s projections.State, at time.Time, some bool) *journal.Wake {
-	if !some {
-		at = time.Time{}
+// wake gives the wake-up to publish: one whenever the last does not stand for
+// the next look, a cancelled one when there is none any more.
+func (w *Work) wake(before, after projections.State) *journal.Wake {
+	switch {
+	case after.NextLook.IsZero() && before.NextLook.IsZero():
+		return nil // cancelled before that was recorded
+	case after.NextLook.IsZero():
+		return &journal.Wake{Operation: after.Operation, Provider: after.Intent.Provider, Version: after.Sequence}
 	}
-	return &journal.Wake{Operation: s.Operation, Provider: s.Intent.Provider, Version: s.Sequence, At: at}
+	if at, some := w.standing[after.Operation]; some && w.stands(time.Unix(0, at), after.NextLook) {
+		return nil
+	}
+	return w.wakeFor(after)
+}
+
+// grace is 0 where a wake-up is what an operation waits for.
+func (w *Work) grace() time.Duration {
+	if w.p.cfg.Timers == nil {
+		return 0
+	}
+	return grace
+}
+
+// stands says whether a wake-up set for that time serves a look: it does not
+// come before it, nor too long after. A worker that it wakes acknowledges it only
+// if the look is later, and then it does not stand.
+func (w *Work) stands(at, look time.Time) bool {
+	return !at.Before(look) && !at.After(look.Add(2*w.grace()))
+}
+
+func (w *Work) wakeFor(s projections.State) *journal.Wake {
+	return &journal.Wake{Operation: s.Operation, Provider: s.Intent.Provider, Version: s.Sequence, At: s.NextLook.Add(w.grace())}
+}
+
+// stand notes for when the wake-up of an operation is set, or that it has none.
+func (w *Work) stand(operation string, at time.Time) {
+	if at.IsZero() {
+		delete(w.standing, operation)
+		return
+	}
+	w.standing[operation] = at.UnixNano()
 }
 
 // state gives the operation's state as last projected.
@@ -382,20 +447,26 @@ func (w *Work) sweep(ctx context.Context, s projections.State, orphans bool) err
 		// Nobody can answer it any more, so nobody need wait for its end.
 		return w.append(ctx, s, workflow.Presume(s, kind, attempt, true))
 	}
-	next, some := projections.Next(s)
-	if !some {
+	if s.NextLook.IsZero() {
 		return nil
 	}
-	if !orphans || next.After(w.p.cfg.Clock.Now()) {
+	w.due(s)
+	if !orphans || s.NextLook.After(w.p.cfg.Clock.Now()) {
 		pending, ok, err := w.p.cfg.Journal.PendingWake(ctx, s.Operation)
 		if err != nil {
 			return fmt.Errorf("look for its wake-up: %w", err)
 		}
-		if ok && pending.At.Equal(next) {
+		if ok && w.stands(pending.At, s.NextLook) {
+			w.stand(s.Operation, pending.At)
 			return nil
 		}
 	}
-	return w.tenure.Wake(ctx, *w.wakeAt(s, next, true))
+	wake := w.wakeFor(s)
+	if err := w.tenure.Wake(ctx, *wake); err != nil {
+		return err
+	}
+	w.stand(s.Operation, wake.At)
+	return nil
 }
 
 // append stores evidence on behalf of this projector. The fact comes back as

@@ -47,7 +47,11 @@ func (a *attended) join(ctx context.Context) ([]poller.Fetch, error) {
 			return fetches, fmt.Errorf("join the wake-ups of %s: %w", provider, err)
 		}
 		a.joined[provider] = true
-		fetches = append(fetches, a.s.timed(poller.FromJournal(leases)))
+		fetch := poller.FromJournal(leases)
+		if a.s.timers != nil {
+			fetch = poller.WithFallback(a.s.timers.Fetch(provider), fetch, a.s.cfg.Clock.Now)
+		}
+		fetches = append(fetches, a.s.timed(fetch))
 	}
 	return fetches, nil
 }

@@ -171,6 +171,7 @@ type Service struct {
 
 	generation journal.Generation
 	board      *journal.Board // nil unless Local
+	timers     *poller.Timers // nil unless Local
 
 	// drift is why no permits are taken; nil text while the streams are sound.
 	drift atomic.Pointer[string]
@@ -188,7 +189,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s = &Service{cfg: cfg, watched: watched, generation: generation, clocks: doctor.NewClocks()}
 	if cfg.Local {
-		s.board = journal.NewBoard(cfg.Alone)
+		s.board, s.timers = journal.NewBoard(cfg.Alone), poller.NewTimers(cfg.Clock.Now)
 	}
 	s.journal = journalOver(cfg.Store, cfg.Clock, generation, s.board)
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
@@ -385,11 +386,15 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	for i := range partitions {
 		partitions[i] = i
 	}
-	p := projector.New(projector.Config{
+	cfg := projector.Config{
 		Journal: s.journal, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Source: "/projector/" + s.cfg.Run, Build: s.cfg.Build, Gone: s.gone, Alone: s.cfg.Alone,
 		Hold: s.hold, Observe: observer{s.metrics, s},
-	})
+	}
+	if s.timers != nil {
+		cfg.Timers = s.timers
+	}
+	p := projector.New(cfg)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.holds.follow(ctx) })
 	group.Go(func() error {

@@ -423,6 +423,7 @@ func rows(t *testing.T, list ...row) {
 				if one.hold != nil {
 					one.rules = append(one.rules, one.hold(gate))
 				}
+				one.house.Woken = true
 				r := newRig(t, one.house)
 				r.mount = r.Mount(dialect(provider), provider, one.options, one.rules...)
 				one.play(t, r, gate)

@@ -34,6 +34,8 @@ type scenario struct {
 	stopped bool
 	// rotates gives the provider another key when an upload is done.
 	rotates bool
+	// timers lets the process attend by what it knows; else by wake-ups alone.
+	timers bool
 }
 
 func short(states ...string) simulator.Options {
@@ -49,6 +51,7 @@ func scenarios() []scenario {
 	}
 	return []scenario{
 		{name: "standard", provider: "example", options: plain, ends: []string{"succeeded"}},
+		{name: "standard, by timers", provider: "example", options: plain, ends: []string{"succeeded"}, timers: true},
 		{name: "cancel", provider: "example", options: short("running"), next: cancelWhen("observing"), ends: []string{"cancelled"}},
 		{
 			name: "cancel while the job ends", provider: "example", options: plain, next: cancelWhen("observing"), ends: []string{"succeeded"},
@@ -259,6 +262,7 @@ func TestEveryStep(t *testing.T) {
 }
 
 func (s scenario) open(t *testing.T) *rig {
+	s.house.Woken = !s.timers
 	r := newRig(t, s.house)
 	r.mount = r.Mount(dialect(s.provider), s.provider, s.options, s.rules...)
 	if s.rotates {

@@ -66,6 +66,10 @@ type Options struct {
 	ThroughPoller func(name string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller)
 	// Pollers is how many pollers run, each with its own name; 0 means 1.
 	Pollers int
+	// Woken lets pollers go by wake-ups alone, as those of other processes do. It
+	// is so anyway where there are several or ThroughPoller is set: they stand for
+	// processes.
+	Woken bool
 	// NoPoller starts none; Poller starts one.
 	NoPoller bool
 	// Webhooks lets providers call back.
@@ -275,7 +279,7 @@ func (h *House) Start() {
 	listener, admin := simulator.NewMemoryListener(), simulator.NewMemoryListener()
 	config := wire.Config{
 		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
-		Local:    o.ThroughPoller == nil && o.Pollers <= 1, // else they stand for processes
+		Local:    !o.Woken && o.ThroughPoller == nil && o.Pollers <= 1,
 		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file,
 		Admin: admin, FreeSpace: o.FreeSpace, DiskReserve: o.DiskReserve, Tell: o.Tell,
 		Keys: keys, Listener: listener, Workers: cmp.Or(max(o.Workers, 0), 2*len(parsed)+4),

@@ -9,8 +9,9 @@
 // Not here, because other guards make up for them: row 9 over an attempt that an
 // absence covers (20,000 seeds saw no difference: the next permit follows within
 // moments and its answer leads to the same phase), as_of alone in row 12 (the time
-// at which the look-up left is stricter), and a create before its upload (the
-// contract cannot build it).
+// at which the look-up left is stricter), a create before its upload (the
+// contract cannot build it), and an author that takes what the board has for the
+// newest (its permit then opens nothing, and it decides again).
 package mutants
 
 import (
@@ -54,6 +55,9 @@ const (
 	nextFile      = "projections/next.go"
 )
 
+// ackRule is the line that every wrong rule of acknowledging replaces.
+const ackRule = `if !ok || next.After(lease.At()) && !lease.At().IsZero() {`
+
 func mutants() []mutant {
 	return []mutant{
 		{
@@ -62,11 +66,37 @@ func mutants() []mutant {
 		},
 		{
 			name: "ack-without-comparing", why: "a wake-up is acknowledged although the next look is the time it carries", quick: true, runs: 3000,
-			edits: []edit{{pollerFile, `if !ok || !next.Equal(lease.At()) {`, `if !ok || !next.IsZero() {`}},
+			edits: []edit{{pollerFile, ackRule, `if !ok || !next.IsZero() {`}},
 		},
 		{
 			name: "ack-on-progress", why: "a wake-up is acknowledged because its worker stored something, wherever the next look is", runs: 20000,
-			edits: []edit{{pollerFile, `if !ok || !next.Equal(lease.At()) {`, `if !ok || last.sequence > 0 || !next.Equal(lease.At()) {`}},
+			edits: []edit{{pollerFile, ackRule, `if !ok || last.sequence > 0 || next.After(lease.At()) {`}},
+		},
+		{
+			name: "ack-while-standing", why: "a wake-up is acknowledged because the next look is another time, although it is earlier and the wake-up stands for it", quick: true, runs: 3000,
+			edits: []edit{{pollerFile, ackRule, `if !ok || !next.Equal(lease.At()) {`}},
+		},
+		{
+			name: "ack-by-an-older-state", why: "a wake-up is acknowledged by a worker whose board has not come to what it was made for", runs: 20000,
+			edits: []edit{
+				{pollerFile, `p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())`, `p.cfg.Journal.Known(ctx, lease.Operation(), 0)`},
+				{pollerFile, `if s.Sequence < lease.Version() && lease.Delivered() < lags {`, `if s.Sequence < lease.Version() && lease.Delivered() < 1 {`},
+			},
+		},
+		{
+			name: "board-ahead", why: "an author puts on the board what it is about to append", quick: true, runs: 3000,
+			edits: []edit{{appendFile, "		at, beaten, err := j.appendAt(ctx, s, e)\n", `		if p := &j.board; *p != nil && s.Facts > 0 {
+			ahead, _ := projections.Fold(s, projections.Entry{Sequence: s.Sequence + 1, Time: j.now(), Event: e})
+			part := &(*p).parts[Partition(s.Operation)]
+			part.mu.Lock()
+			holder := part.holder
+			part.mu.Unlock()
+			if holder != nil {
+				holder.Put(ahead)
+			}
+		}
+		at, beaten, err := j.appendAt(ctx, s, e)
+`}},
 		},
 		{
 			name: "unfenced-projector", why: "neither epoch nor partition sequence keeps a stopped projector out", quick: true, runs: 3000,

@@ -134,10 +134,31 @@ func (d directory) Account(string, string) (poller.Account, error) {
 // lease implements poller.Lease over the journal's own.
 type lease struct{ *journal.Lease }
 
-func (l *lease) Operation() string { return l.Lease.Wake.Operation }
-func (l *lease) At() time.Time     { return l.Lease.Wake.At }
-func (l *lease) Version() uint64   { return l.Lease.Wake.Version }
-func (l *lease) Delivered() uint64 { return l.Lease.Delivered }
+func (l *lease) Operation() string             { return l.Lease.Wake.Operation }
+func (l *lease) At() time.Time                 { return l.Lease.Wake.At }
+func (l *lease) Version() uint64               { return l.Lease.Wake.Version }
+func (l *lease) Delivered() uint64             { return l.Lease.Delivered }
+func (l *lease) Left(projections.State, error) {}
+
+// timers are those of one run of a process, and tell the world when they move.
+type timers struct {
+	*poller.Timers
+	w     *world
+	p     *process
+	moves uint64
+}
+
+func (w *world) timers(p *process) *timers {
+	return &timers{Timers: poller.NewTimers(func() time.Time { return w.clock.Now().Add(p.skew) }), w: w, p: p}
+}
+
+func (t *timers) Due(partition int, s projections.State) {
+	t.Timers.Due(partition, s)
+	t.moves++
+	if !s.NextLook.IsZero() {
+		t.w.hint(s.NextLook.Add(-t.p.skew))
+	}
+}
 
 // gone says whether an owner is proved to be gone: an earlier run of the one
 // process that holds everything.
@@ -170,26 +191,46 @@ func (w *world) poller(p *process, name string, c *contract.Contract) *actor {
 				_ = a.Sleep(context.Background(), time.Second)
 			}
 		}
+		fetch, moved, patience := fromJournal(leases), func() uint64 { return w.wakeMoves }, 30*time.Second
+		if p.timers != nil {
+			fetch = poller.WithFallback(p.timers.Fetch(w.name()), fetch, a.Now)
+			moved, patience = func() uint64 { return p.timers.moves }, 5*time.Second
+		}
 		for {
-			list, err := leases.Fetch(context.Background(), 1, 0)
+			list, err := fetch(context.Background(), 1, 0)
 			if err != nil {
 				_ = a.Sleep(context.Background(), time.Second)
-				continue
 			}
 			if len(list) == 0 {
-				a.idle(func() uint64 { return w.wakeMoves }, 30*time.Second)
+				if err == nil {
+					a.idle(moved, patience)
+				}
 				continue
 			}
 			for _, l := range list {
-				a.attend(worker, &lease{l})
+				a.attend(worker, l)
 			}
 		}
 	})
 }
 
-func (a *actor) attend(worker *poller.Poller, l *lease) {
+func fromJournal(leases *journal.Leases) poller.Fetch {
+	return func(ctx context.Context, limit int, wait time.Duration) (out []poller.Lease, err error) {
+		list, err := leases.Fetch(ctx, limit, wait)
+		for _, l := range list {
+			out = append(out, &lease{l})
+		}
+		return out, err
+	}
+}
+
+func (a *actor) attend(worker *poller.Poller, l poller.Lease) {
 	w := a.w
-	w.logf("%s leases %s, delivery %d, at %s", a.name, l.Operation(), l.Delivered(), l.At().Sub(w.began))
+	from := "timers"
+	if woken, ok := l.(*lease); ok {
+		from = fmt.Sprintf("delivery %d", woken.Delivered())
+	}
+	w.logf("%s leases %s, %s, at %s", a.name, l.Operation(), from, l.At().Sub(w.began))
 	a.lease, a.nextBeat, a.attending = l, w.clock.Now().Add(10*time.Second), l.Operation()
 	err := worker.Attend(context.Background(), l)
 	a.lease, a.attending = nil, ""
@@ -205,10 +246,14 @@ func (a *actor) attend(worker *poller.Poller, l *lease) {
 func (w *world) projector(p *process, name string, partition int) *actor {
 	return w.actor(p, name, func(a *actor) {
 		j := a.journal()
-		pr := projector.New(projector.Config{
+		c := projector.Config{
 			Journal: j, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
 			Source: "/projector/" + name, Build: "simulation", Gone: w.gone(p), Alone: !w.cfg.Cluster, Hold: w.holds,
-		})
+		}
+		if p.timers != nil {
+			c.Timers = p.timers
+		}
+		pr := projector.New(c)
 		ctx := context.Background()
 		first := true
 		for {
@@ -247,7 +292,7 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 		if busy {
 			continue
 		}
-		if err := work.Sweep(ctx, !w.cfg.Cluster && *first); err != nil {
+		if err := work.Sweep(ctx, !w.cfg.Cluster && *first && a.p.timers == nil); err != nil {
 			return err
 		}
 		*first = false

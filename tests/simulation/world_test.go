@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/workflow"
 )
 
@@ -158,22 +159,24 @@ func pick[T any](w *world, list ...T) T { return list[w.rng.IntN(len(list))] }
 
 // process is what crashes as one.
 type process struct {
-	name  string
-	skew  time.Duration
-	local bool // it projects and attends
-	run   int
-	alive bool
-	start func(*process) []*actor
-	live  []*actor
-	board *journal.Board // of this run; nil: it knows nothing by itself
+	name   string
+	skew   time.Duration
+	local  bool // it projects and attends
+	run    int
+	alive  bool
+	start  func(*process) []*actor
+	live   []*actor
+	board  *journal.Board // of this run; nil: it knows nothing by itself
+	timers *timers        // likewise
 }
 
 func (w *world) boot(p *process) {
 	p.run++
 	p.alive = true
-	p.board = nil
+	p.board, p.timers = nil, nil
 	if w.cfg.Local && p.local {
 		p.board = journal.NewBoard(!w.cfg.Cluster)
+		p.timers = w.timers(p)
 	}
 	w.logf("%s starts, run %d", p.name, p.run)
 	p.live = p.start(p)
@@ -215,7 +218,7 @@ type actor struct {
 	seen    uint64 // of moved when it began to wait
 	careful bool   // the point it stands at is one where a stop hurts most
 
-	lease    *lease
+	lease    poller.Lease
 	nextBeat time.Time
 	beating  bool
 
