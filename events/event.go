@@ -11,6 +11,7 @@ package events
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -66,6 +67,24 @@ func ParseDigest(s string) (Digest, error) {
 	return d, nil
 }
 
+// linkText is a digest as the value of an attribute: a third shorter than
+// hexadecimal, in every fact.
+func linkText(d Digest) string {
+	if d.IsZero() {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(d[:])
+}
+
+// parseLink reads what linkText wrote, in that form only: a link has one.
+func parseLink(s string) (Digest, error) {
+	var d Digest
+	if n, err := base64.RawURLEncoding.Strict().Decode(d[:], []byte(s[:min(len(s), 43)])); err != nil || n != 32 || len(s) != 43 {
+		return Digest{}, fmt.Errorf("digest %q is not 43 characters of base64url", s[:min(len(s), 80)])
+	}
+	return d, nil
+}
+
 // Attribute is one CloudEvents context attribute, decoded.
 type Attribute struct{ Name, Value string }
 
@@ -87,35 +106,42 @@ type Event struct {
 
 // ChainStart is the Previous of an operation's first fact.
 func ChainStart(operation string) Digest {
-	h := sha256.New()
-	writeSized(h.Write, operation)
-	return Digest(h.Sum(nil))
+	var room [128]byte
+	return sha256.Sum256(appendSized(room[:0], operation))
 }
 
 // attributes gives the context attributes sorted by name.
 func (e *Event) attributes() []Attribute {
-	list := make([]Attribute, 0, 12+len(e.Extensions))
+	list := make([]Attribute, 0, 11+len(e.Extensions))
 	add := func(name, value string) {
 		if value != "" { // what cannot be read again is replaced here, so that the digest covers what is sent
 			list = append(list, Attribute{name, strings.ToValidUTF8(value, "\uFFFD")})
 		}
 	}
-	add("id", e.ID)
-	add("source", e.Source)
-	add("specversion", SpecVersion)
-	add("type", TypePrefix+string(e.Fact.Type()))
-	add("subject", e.Operation)
+	at := ""
 	if !e.Time.IsZero() {
-		add("time", e.Time.UTC().Format(time.RFC3339Nano))
+		at = e.Time.UTC().Format(time.RFC3339Nano)
 	}
-	add("datacontenttype", ContentType)
-	add("previous", e.Previous.String())
-	add("traceparent", e.TraceParent)
 	add("actor", e.Actor)
 	add("causationid", e.CausationID)
-	list = append(list, e.Extensions...)
-	slices.SortFunc(list, func(a, b Attribute) int { return strings.Compare(a.Name, b.Name) })
+	add("datacontenttype", ContentType)
+	add("id", e.ID)
+	add("previous", linkText(e.Previous))
+	add("source", e.Source)
+	add("specversion", SpecVersion)
+	add("subject", e.Operation)
+	add("time", at)
+	add("traceparent", e.TraceParent)
+	add("type", TypePrefix+string(e.Fact.Type()))
+	if len(e.Extensions) > 0 {
+		list = append(list, e.Extensions...)
+		sortAttributes(list)
+	}
 	return list
+}
+
+func sortAttributes(list []Attribute) {
+	slices.SortFunc(list, func(a, b Attribute) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // data gives the fact's MessagePack bytes.
@@ -129,20 +155,16 @@ func (e *Event) data() []byte {
 // digest chains one fact: length-prefixed attributes sorted by name, decoded,
 // then the data. The NATS subject is not part of it.
 func digest(attributes []Attribute, data []byte) Digest {
-	h := sha256.New()
+	var room [2 << 10]byte // enough for most
+	b := room[:0]
 	for _, a := range attributes {
-		writeSized(h.Write, a.Name)
-		writeSized(h.Write, a.Value)
+		b = appendSized(appendSized(b, a.Name), a.Value)
 	}
-	writeSized(h.Write, string(data))
-	return Digest(h.Sum(nil))
+	return sha256.Sum256(appendSized(b, data))
 }
 
-func writeSized(write func([]byte) (int, error), s string) {
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], uint64(len(s)))
-	_, _ = write(n[:]) // a hash never fails
-	_, _ = write([]byte(s))
+func appendSized[T string | []byte](b []byte, s T) []byte {
+	return append(binary.BigEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
 // Encode gives the NATS headers and the body of the event, and the digest the
@@ -151,11 +173,40 @@ func writeSized(write func([]byte) (int, error), s string) {
 func Encode(e Event) (header map[string][]string, data []byte, d Digest) {
 	attributes := e.attributes()
 	data = e.data()
-	header = make(map[string][]string, len(attributes)+1)
-	for _, a := range attributes {
-		header["ce-"+a.Name] = []string{percentEncode(a.Value)}
+	header = make(map[string][]string, len(attributes)+2) // and what the writer adds
+	values := make([]string, len(attributes))
+	for i, a := range attributes {
+		values[i] = percentEncode(a.Value)
+		header[headerName(a.Name)] = values[i : i+1 : i+1]
 	}
 	return header, data, digest(attributes, data)
+}
+
+// headerName is the attribute's header. Those of every fact need no new string.
+func headerName(attribute string) string {
+	switch attribute {
+	case "actor":
+		return "ce-actor"
+	case "datacontenttype":
+		return "ce-datacontenttype"
+	case "id":
+		return "ce-id"
+	case "previous":
+		return "ce-previous"
+	case "source":
+		return "ce-source"
+	case "specversion":
+		return "ce-specversion"
+	case "subject":
+		return "ce-subject"
+	case "time":
+		return "ce-time"
+	case "traceparent":
+		return "ce-traceparent"
+	case "type":
+		return "ce-type"
+	}
+	return "ce-" + attribute
 }
 
 // Decode reads a message in NATS binary mode. Header names are matched without
@@ -195,7 +246,7 @@ func Decode(header map[string][]string, data []byte) (Event, Digest, error) {
 			}
 			e.Time = e.Time.UTC()
 		case "previous":
-			if e.Previous, err = ParseDigest(a.Value); err != nil {
+			if e.Previous, err = parseLink(a.Value); err != nil {
 				return Event{}, Digest{}, fmt.Errorf("%w: previous: %w", ErrMalformed, err)
 			}
 		default:
@@ -226,7 +277,7 @@ func Decode(header map[string][]string, data []byte) (Event, Digest, error) {
 
 // readAttributes collects the "ce-" headers, decoded and sorted by name.
 func readAttributes(header map[string][]string) ([]Attribute, error) {
-	var list []Attribute
+	list := make([]Attribute, 0, min(len(header), maxAttributes))
 	contentType := ""
 	for key, values := range header {
 		lower := strings.ToLower(key)
@@ -260,15 +311,15 @@ func readAttributes(header map[string][]string) ([]Attribute, error) {
 			return nil, fmt.Errorf("%w: more than %d attributes", ErrMalformed, maxAttributes)
 		}
 	}
-	slices.SortFunc(list, func(a, b Attribute) int { return strings.Compare(a.Name, b.Name) })
+	sortAttributes(list)
 	for i := 1; i < len(list); i++ {
 		if list[i].Name == list[i-1].Name {
 			return nil, fmt.Errorf("%w: attribute %s twice", ErrMalformed, list[i].Name)
 		}
 	}
-	if _, found := slices.BinarySearchFunc(list, "datacontenttype", func(a Attribute, n string) int { return strings.Compare(a.Name, n) }); !found && contentType != "" {
+	if contentType != "" && !slices.ContainsFunc(list, func(a Attribute) bool { return a.Name == "datacontenttype" }) {
 		list = append(list, Attribute{"datacontenttype", contentType})
-		slices.SortFunc(list, func(a, b Attribute) int { return strings.Compare(a.Name, b.Name) })
+		sortAttributes(list)
 	}
 	return list, nil
 }
@@ -313,6 +364,9 @@ func percentEncode(s string) string {
 
 // percentDecode undoes quoting, then one pass of percent-encoding.
 func percentDecode(s string) (string, error) {
+	if !strings.ContainsAny(s, `%"`) && utf8.ValidString(s) {
+		return s, nil
+	}
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
 		var b strings.Builder
 		for i := 1; i < len(s)-1; i++ {
@@ -377,13 +431,18 @@ func (e Event) CloudEvent() (event.Event, error) {
 }
 
 // TraceID is the trace id of the event's trace context (W3C Trace Context §3.2.2.3),
-// 32 lower-case hexadecimal digits; where there is none that can be used, one
-// made from the operation's id.
+// 32 lower-case hexadecimal digits; "" where there is none that can be used.
 func (e Event) TraceID() string {
 	if parts := strings.Split(e.TraceParent, "-"); len(parts) >= 4 && parts[0] != "ff" && traceID(parts[1]) {
 		return parts[1]
 	}
-	sum := sha256.Sum256([]byte("trace " + e.Operation))
+	return ""
+}
+
+// OperationTrace is the trace id of an operation whose submitter sent none, made
+// from its id.
+func OperationTrace(operation string) string {
+	sum := sha256.Sum256([]byte("trace " + operation))
 	return hex.EncodeToString(sum[:16])
 }
 

@@ -486,9 +486,12 @@ func TestHeaderReading(t *testing.T) {
 		{"other media type", []change{set("ce-datacontenttype", "application/json")}, "datacontenttype", ""},
 		{"no media type", []change{drop("ce-datacontenttype")}, "datacontenttype", ""},
 		{"bad time", []change{set("ce-time", "yesterday")}, "not RFC 3339", ""},
-		{"short previous", []change{set("ce-previous", "abcd")}, "64 hexadecimal digits", ""},
-		{"long previous", []change{set("ce-previous", strings.Repeat("a", 66))}, "64 hexadecimal digits", ""},
-		{"previous not hexadecimal", []change{set("ce-previous", strings.Repeat("g", 64))}, "64 hexadecimal digits", ""},
+		{"short previous", []change{set("ce-previous", "abcd")}, "43 characters of base64url", ""},
+		{"long previous", []change{set("ce-previous", strings.Repeat("A", 44))}, "43 characters of base64url", ""},
+		{"previous in hexadecimal", []change{set("ce-previous", strings.Repeat("a", 64))}, "43 characters of base64url", ""},
+		{"previous in base64", []change{set("ce-previous", strings.Repeat("+", 42)+"A")}, "43 characters of base64url", ""},
+		{"previous with a loose end", []change{set("ce-previous", strings.Repeat("A", 42)+"B")}, "43 characters of base64url", ""},
+		{"previous with a line end", []change{set("ce-previous", strings.Repeat("A", 42)+"%0A")}, "43 characters of base64url", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			header, data := base()
@@ -671,6 +674,26 @@ func TestDigestText(t *testing.T) {
 	}
 }
 
+func TestTraceID(t *testing.T) {
+	for parent, want := range map[string]string{
+		"": "",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01":      "4bf92f3577b34da6a3ce929d0e0e4736",
+		"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more": "4bf92f3577b34da6a3ce929d0e0e4736",
+		"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01":      "",
+		"00-00000000000000000000000000000000-00f067aa0ba902b7-01":      "",
+		"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01":      "",
+		"00-4bf92f3577b34da6-00f067aa0ba902b7-01":                      "",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736":                          "",
+	} {
+		if got := (events.Event{TraceParent: parent, Operation: "op_abc"}).TraceID(); got != want {
+			t.Errorf("%q: got %q, want %q", parent, got, want)
+		}
+	}
+	if got := events.OperationTrace("op_abc"); got != "39eaed47e46d97747d09ed62324a6aff" || got == events.OperationTrace("op_abd") {
+		t.Errorf("got %s", got)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	header, data := base()
 	f.Add(header["ce-id"][0], header["ce-type"][0], header["ce-time"][0], header["ce-actor"][0], header["ce-previous"][0], "newer", "x", data)
@@ -678,7 +701,7 @@ func FuzzDecode(f *testing.F) {
 		_, data, _ := events.Encode(envelope(filled(f, name)))
 		f.Add("f-1", events.TypePrefix+string(name), "2026-12-01T10:00:00+02:00", `"q"`, "", "", "", data)
 	}
-	f.Add("%20", "dev.counterfoil.x", "0001-01-01T00:00:00Z", "%", strings.Repeat("00", 32), "data", "%C3%AB", []byte{0xc1})
+	f.Add("%20", "dev.counterfoil.x", "0001-01-01T00:00:00Z", "%", strings.Repeat("A", 43), "data", "%C3%AB", []byte{0xc1})
 	f.Fuzz(func(t *testing.T, id, kind, at, actor, previous, name, value string, data []byte) {
 		header := map[string][]string{
 			"ce-id": {id}, "ce-source": {"/s"}, "ce-subject": {"op_a"}, "ce-specversion": {"1.0"}, "ce-type": {kind},

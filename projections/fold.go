@@ -28,10 +28,10 @@ const (
 	Rejected Verdict = "rejected" // recorded; refused with a reason
 )
 
-// Record is one line of history: what was believed after one fact, and why.
+// Record is one line of history: what was believed after one fact, and why. The
+// fact is named by its sequence, and by the digest that is the state's head.
 type Record struct {
 	Sequence uint64
-	FactID   string
 	Type     events.Type
 	Time     time.Time
 	Actor    string
@@ -50,7 +50,6 @@ type Record struct {
 // Fields implements codec.Record.
 func (r *Record) Fields(v *codec.Visitor) {
 	codec.Uint(v, "q", &r.Sequence)
-	codec.Text(v, "id", &r.FactID)
 	codec.Text(v, "ty", &r.Type)
 	codec.Time(v, "t", &r.Time)
 	codec.Text(v, "ac", &r.Actor)
@@ -118,7 +117,7 @@ func Fold(before State, e Entry) (after State, record Record) {
 	s.derive()
 
 	after, record = f.after, Record{
-		Sequence: e.Sequence, FactID: e.Event.ID, Time: e.Time,
+		Sequence: e.Sequence, Time: e.Time,
 		Actor: e.Event.Actor, Source: e.Event.Source,
 		Verdict: Noted, Row: "0", From: before.Phase, To: s.Phase,
 		Reason: f.reason, Rules: Rules, State: f.after,

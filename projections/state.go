@@ -505,7 +505,7 @@ type State struct {
 
 	Intent  events.IntentRecorded
 	Started time.Time // message time of the intent
-	Trace   string    // W3C trace id: the submitter's, else made from the operation's id
+	Trace   string    // W3C trace id of the submitter; "" for one made from the operation's id, see TraceID
 
 	Paused   bool
 	PausedAt time.Time
@@ -621,7 +621,12 @@ func (s *State) OpenAttempt() (events.Type, *Try) {
 
 // TraceID is the W3C trace id that every call of the operation carries, 32
 // lower-case hexadecimal digits.
-func (s *State) TraceID() string { return s.Trace }
+func (s *State) TraceID() string {
+	if s.Trace != "" {
+		return s.Trace
+	}
+	return events.OperationTrace(s.Operation)
+}
 
 // Backoff is the wait after n failures in a row by the operation's policy.
 func (s *State) Backoff(n uint64) time.Duration { return s.backoff(n) }

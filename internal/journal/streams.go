@@ -44,6 +44,7 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		MaxMsgSize:        -1,
 		Discard:           jetstream.DiscardOld,
 		Storage:           jetstream.FileStorage,
+		Compression:       jetstream.S2Compression, // of full blocks
 		Replicas:          replicas,
 		Duplicates:        duplicates,
 		Metadata:          map[string]string{partitionsKey: strconv.Itoa(Partitions), formatKey: format},
@@ -55,18 +56,16 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 	case Ledger:
 		c.Subjects = []string{"facts.*.*.*"}
 		c.DenyDelete, c.DenyPurge, c.AllowAtomicPublish = true, true, true
-		c.Compression = jetstream.S2Compression
 	case Control:
 		c.Subjects = []string{"control.*"}
 		c.DenyDelete, c.DenyPurge, c.AllowAtomicPublish = true, true, true
-		c.Compression = jetstream.S2Compression
 	case History:
 		c.Subjects = []string{"history.*.*.*"}
-		c.Compression = jetstream.S2Compression
 		derived(&c)
 	case Wakeups:
 		c.Subjects = []string{"wake.*", "due.*.*", "epoch.*"}
 		c.Retention = jetstream.WorkQueuePolicy
+		c.Compression = jetstream.NoCompression // nothing of it stays
 		c.MaxMsgsPerSubject = 1
 		// Schedules need roll-ups. Left out, the server would turn them on by
 		// itself; created pedantic, it refuses instead.

@@ -443,7 +443,8 @@ func TestTrace(t *testing.T) {
 		time.Sleep(time.Minute)
 		h.caller.then(says(200, `{"job_id": "j-1", "state": "running"}`))
 		h.attend()
-		trace := h.state().Trace
+		s := h.state()
+		trace := s.TraceID()
 		spans := map[string]bool{}
 		for _, r := range h.caller.sent {
 			parts := strings.Split(header(r, "Traceparent"), "-")
