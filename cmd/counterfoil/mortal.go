@@ -109,6 +109,13 @@ func (s mortalStore) Next(ctx context.Context, stream journal.Stream, subject st
 	return live(ctx, s.m, func(ctx context.Context) (journal.Message, error) { return s.inner.Next(ctx, stream, subject, from) })
 }
 
+func (s mortalStore) Newest(ctx context.Context, stream journal.Stream, subject string, do func(journal.Message) error) error {
+	_, err := live(ctx, s.m, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.inner.Newest(ctx, stream, subject, do)
+	})
+	return err
+}
+
 func (s mortalStore) Read(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Cursor, error) {
 	return live(ctx, s.m, func(ctx context.Context) (journal.Cursor, error) { return s.inner.Read(ctx, stream, subject, from) })
 }

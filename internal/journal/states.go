@@ -11,53 +11,25 @@ import (
 )
 
 // States walks the last projected state of every operation of the partition.
-// It reads the subjects first and each state when its turn comes, so what it
-// gives is never older than the walk's beginning.
+// What it gives is never older than the walk's beginning.
 func (t *Tenure) States(ctx context.Context) iter.Seq2[projections.State, error] {
 	return func(yield func(projections.State, error) bool) {
-		subjects, err := t.subjects(ctx)
-		if err != nil {
-			yield(projections.State{}, err)
-			return
-		}
-		for _, subject := range subjects {
-			m, err := t.lastOf(ctx, History, subject)
-			if err != nil {
-				yield(projections.State{}, err)
-				return
+		enough := errors.New("enough")
+		err := t.j.store.Newest(ctx, History, t.filter(), func(m Message) error {
+			if strings.HasSuffix(m.Subject, "."+takeover) {
+				return nil
 			}
 			r, err := decodeRecord(m)
 			if err != nil {
-				yield(projections.State{}, err)
-				return
+				return err
 			}
 			if !yield(r.State, nil) {
-				return
+				return enough
 			}
-		}
-	}
-}
-
-// subjects lists the partition's subjects in HISTORY but the take-over's.
-func (t *Tenure) subjects(ctx context.Context) (_ []string, err error) {
-	cursor, err := t.j.store.Read(ctx, History, t.filter(), 1)
-	if err != nil {
-		return nil, fmt.Errorf("read history of partition %s: %w", t.partition, err)
-	}
-	defer func() { err = errors.Join(err, cursor.Close()) }()
-	var list []string
-	seen := map[string]bool{}
-	for {
-		m, err := cursor.Next(ctx, 0)
-		if errors.Is(err, ErrNoMessage) {
-			return list, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read history of partition %s: %w", t.partition, err)
-		}
-		if !seen[m.Subject] && !strings.HasSuffix(m.Subject, "."+takeover) {
-			seen[m.Subject] = true
-			list = append(list, m.Subject)
+			return nil
+		})
+		if err != nil && !errors.Is(err, enough) {
+			yield(projections.State{}, fmt.Errorf("read history of partition %s: %w", t.partition, err))
 		}
 	}
 }

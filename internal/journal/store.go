@@ -92,6 +92,11 @@ type Store interface {
 	// Next gives the first message on the subject, which may hold wildcards,
 	// with a sequence of at least from.
 	Next(ctx context.Context, s Stream, subject string, from uint64) (Message, error)
+	// Newest gives the last message of each subject that the filter matches, as
+	// the stream is at the call or later, in no order that counts. One of a
+	// subject that is written meanwhile may come again, newer. An error of do ends
+	// it and is returned. do may use the store.
+	Newest(ctx context.Context, s Stream, subject string, do func(Message) error) error
 	// Read gives messages in order from a sequence on. Not for WAKEUPS.
 	Read(ctx context.Context, s Stream, subject string, from uint64) (Cursor, error)
 	// Queue joins a durable queue, making it if it is not there.

@@ -49,6 +49,8 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		Duplicates:        duplicates,
 		Metadata:          map[string]string{partitionsKey: strconv.Itoa(Partitions), formatKey: format},
 	}
+	// One server has nobody who lags. With replicas any of them would answer.
+	c.AllowDirect = replicas == 1
 	if replicas > 1 {
 		c.Metadata[replicasKey] = strconv.Itoa(replicas)
 	}

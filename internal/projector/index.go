@@ -22,7 +22,7 @@ func (w *Work) index(ctx context.Context, s projections.State, e projections.Ent
 		return nil
 	}
 	if _, intent := e.Event.Fact.(*events.IntentRecorded); intent && s.Facts == 1 {
-		if err := w.name(ctx, s, false); err != nil {
+		if err := w.name(ctx, s, nil); err != nil {
 			return err
 		}
 	}
@@ -36,14 +36,17 @@ func (w *Work) index(ctx context.Context, s projections.State, e projections.Ent
 
 // name writes what the intent names: the references that the provider gets from
 // us, and the caller's own label, which is for the caller to look up: no
-// provider's event is matched by it. lost leaves out what is there.
-func (w *Work) name(ctx context.Context, s projections.State, lost bool) error {
+// provider's event is matched by it. A survey, for the sweep, leaves out what is there.
+func (w *Work) name(ctx context.Context, s projections.State, survey *journal.Survey) error {
 	for _, reference := range references(s) {
+		if survey.Refers(s.Intent.Provider, reference, s.Operation) {
+			continue
+		}
 		known, named, err := w.p.cfg.Journal.Referred(ctx, s.Intent.Provider, reference)
 		if err != nil {
 			return err
 		}
-		if lost && named && known == s.Operation {
+		if survey != nil && named && known == s.Operation {
 			continue
 		}
 		own := named && known == s.Operation
@@ -61,7 +64,7 @@ func (w *Work) name(ctx context.Context, s projections.State, lost bool) error {
 			return err
 		}
 	}
-	if s.Intent.Session == "" {
+	if s.Intent.Session == "" || survey.Labels(s.Intent.Principal, s.Intent.Session, s.Operation) {
 		return nil
 	}
 	return w.p.cfg.Journal.Label(ctx, s.Intent.Principal, s.Intent.Session, s.Operation, s.Started)
@@ -115,12 +118,12 @@ func (w *Work) deliver(ctx context.Context, list []journal.Arrival) error {
 
 // reindex writes the names of an operation again that INDEX has lost, in the
 // order in which they were first written.
-func (w *Work) reindex(ctx context.Context, s projections.State) error {
-	if err := w.name(ctx, s, true); err != nil {
+func (w *Work) reindex(ctx context.Context, s projections.State, survey *journal.Survey) error {
+	if err := w.name(ctx, s, survey); err != nil {
 		return err
 	}
 	for _, job := range append([]string{s.Job.ID}, s.Strays...) {
-		if job == "" {
+		if job == "" || survey.Owns(s.Intent.Provider, s.Intent.Account, job, s.Operation) {
 			continue
 		}
 		owner, owned, err := w.p.cfg.Journal.Owner(ctx, s.Intent.Provider, s.Intent.Account, job)

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -119,7 +120,10 @@ type Timers interface {
 const grace = 90 * time.Second
 
 // Projector projects partitions.
-type Projector struct{ cfg Config }
+type Projector struct {
+	cfg     Config
+	surveys surveys
+}
 
 // New makes a Projector.
 func New(cfg Config) *Projector {
@@ -142,10 +146,35 @@ func New(cfg Config) *Projector {
 func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) error {
 	caught := make(chan struct{}, len(partitions))
 	group, ctx := errgroup.WithContext(ctx)
+	together := newGathering(len(partitions))
+	limit, gathered := context.WithCancel(ctx)
+	late := make(chan struct{})
+	group.Go(func() error {
+		_ = p.cfg.Clock.Sleep(limit, gatherTime) // or all are there
+		close(late)
+		return nil
+	})
+	group.Go(func() error {
+		defer gathered()
+		select {
+		case <-together.all:
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	for _, partition := range partitions {
 		group.Go(func() error {
 			behind := true
-			err := p.partition(ctx, partition, func() { behind = false; caught <- struct{}{} })
+			arrive := sync.OnceFunc(together.arrive)
+			defer arrive()
+			err := p.partition(ctx, partition, func() { behind = false; caught <- struct{}{} }, func(ctx context.Context) {
+				arrive()
+				select {
+				case <-together.all:
+				case <-late:
+				case <-ctx.Done():
+				}
+			})
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -175,11 +204,11 @@ func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) err
 
 // partition projects one partition for one tenure after the other: a store
 // that does not answer ends a tenure, and the next begins with a take-over.
-func (p *Projector) partition(ctx context.Context, partition int, caught func()) error {
+func (p *Projector) partition(ctx context.Context, partition int, caught func(), gather func(context.Context)) error {
 	name := journal.PartitionName(partition)
 	for {
 		p.cfg.Observe.Stalled(name) // until it has caught up
-		err := p.tenure(ctx, partition, &caught)
+		err := p.tenure(ctx, partition, &caught, gather)
 		if errors.Is(err, journal.ErrFenced) {
 			p.cfg.Observe.Left(name)
 			return err
@@ -194,7 +223,7 @@ func (p *Projector) partition(ctx context.Context, partition int, caught func())
 	}
 }
 
-func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) error {
+func (p *Projector) tenure(ctx context.Context, partition int, caught *func(), gather func(context.Context)) error {
 	t, err := p.cfg.Journal.TakeOver(ctx, partition)
 	if err != nil {
 		return fmt.Errorf("take over partition %d: %w", partition, err)
@@ -213,6 +242,9 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 			return err
 		case busy:
 			continue
+		}
+		if *caught != nil {
+			gather(ctx)
 		}
 		if err := w.Sweep(ctx, orphans && *caught != nil); err != nil {
 			return err
@@ -247,21 +279,29 @@ type Work struct {
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
 
+	surveyor *surveyor // for its sweeps
+
 	counted bool // by this tenure, whose first sweep has ended
 }
 
 // Open starts work where the partition's last history record stands.
 func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) {
+	surveyor := p.surveys.join()
 	facts, err := t.Facts(ctx)
 	if err != nil {
+		surveyor.leave()
 		return nil, fmt.Errorf("read partition %s: %w", t.Partition(), err)
 	}
-	return &Work{p: p, tenure: t, facts: facts, board: t.Slate(), standing: map[string]int64{}, resting: map[string]projections.State{}}, nil
+	return &Work{
+		p: p, tenure: t, facts: facts, surveyor: surveyor, board: t.Slate(),
+		standing: map[string]int64{}, resting: map[string]projections.State{},
+	}, nil
 }
 
 // Close takes the partition's states off the board and lets go of what the store
 // holds for the work.
 func (w *Work) Close() {
+	w.surveyor.leave()
 	w.board.Close()
 	if w.p.cfg.Timers != nil {
 		w.p.cfg.Timers.Left(w.tenure.Number())
@@ -389,6 +429,13 @@ func (w *Work) stand(operation string, at time.Time) {
 	w.standing[operation] = at.UnixNano()
 }
 
+// newest says whether a wake-up that a survey found can be the newest: this tenure
+// has written none since, as far as it knows of one at all.
+func (w *Work) newest(operation string, at time.Time) bool {
+	known, some := w.standing[operation]
+	return !some || known == at.UnixNano()
+}
+
 // state gives the operation's state as last projected.
 func (w *Work) state(ctx context.Context, operation string) (projections.State, error) {
 	if s, ok := w.board.State(operation); ok {
@@ -411,12 +458,16 @@ func (w *Work) state(ctx context.Context, operation string) (projections.State, 
 // the first sweep of a tenure. A wake-up that is leased counts as present,
 // unless orphans says that leases are nobody's.
 func (w *Work) Sweep(ctx context.Context, orphans bool) error {
+	survey, err := w.surveyor.take(ctx, w.p.cfg.Journal.Survey)
+	if err != nil {
+		return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
+	}
 	open := map[Standing]int{}
 	for s, err := range w.tenure.States(ctx) {
 		if err != nil {
 			return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
 		}
-		if err := w.sweep(ctx, s, orphans); err != nil {
+		if err := w.sweep(ctx, s, survey, orphans); err != nil {
 			return fmt.Errorf("sweep %s: %w", s.Operation, err)
 		}
 		w.rest(s)
@@ -434,12 +485,12 @@ func (w *Work) Sweep(ctx context.Context, orphans bool) error {
 	return w.sweepParked(ctx)
 }
 
-func (w *Work) sweep(ctx context.Context, s projections.State, orphans bool) error {
+func (w *Work) sweep(ctx context.Context, s projections.State, survey *journal.Survey, orphans bool) error {
 	if s.Rulebook() > projections.Rules {
 		return nil
 	}
 	if !w.counted || !s.Phase.Terminal() {
-		if err := w.reindex(ctx, s); err != nil {
+		if err := w.reindex(ctx, s, survey); err != nil {
 			return err
 		}
 	}
@@ -452,6 +503,10 @@ func (w *Work) sweep(ctx context.Context, s projections.State, orphans bool) err
 	}
 	w.due(s)
 	if !orphans || s.NextLook.After(w.p.cfg.Clock.Now()) {
+		if pending, ok := survey.Wake(s.Operation); ok && w.newest(s.Operation, pending.At) && w.stands(pending.At, s.NextLook) {
+			w.stand(s.Operation, pending.At)
+			return nil
+		}
 		pending, ok, err := w.p.cfg.Journal.PendingWake(ctx, s.Operation)
 		if err != nil {
 			return fmt.Errorf("look for its wake-up: %w", err)

@@ -151,7 +151,7 @@ func (s *sharing) work(ctx context.Context, partition int, seat Seat, settled fu
 		case <-working.Done():
 		}
 	}()
-	err = s.p.partition(working, partition, settled)
+	err = s.p.partition(working, partition, settled, func(context.Context) {})
 	stop()
 	<-watched
 	s.mu.Lock()

@@ -275,6 +275,13 @@ func (s hookedStore) Next(ctx context.Context, stream journal.Stream, subject st
 	return s.inner.Next(ctx, stream, subject, from)
 }
 
+func (s hookedStore) Newest(ctx context.Context, stream journal.Stream, subject string, do func(journal.Message) error) error {
+	if err := s.k.beforeRead(ctx); err != nil {
+		return err
+	}
+	return s.inner.Newest(ctx, stream, subject, do)
+}
+
 func (s hookedStore) Read(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Cursor, error) {
 	if err := s.k.beforeRead(ctx); err != nil {
 		return nil, err

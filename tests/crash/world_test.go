@@ -341,6 +341,13 @@ func (l *life) Next(ctx context.Context, s journal.Stream, subject string, from 
 	return l.inner.Next(ctx, s, subject, from)
 }
 
+func (l *life) Newest(ctx context.Context, s journal.Stream, subject string, do func(journal.Message) error) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	return l.inner.Newest(ctx, s, subject, do)
+}
+
 func (l *life) Read(ctx context.Context, s journal.Stream, subject string, from uint64) (journal.Cursor, error) {
 	if err := l.check(); err != nil {
 		return nil, err

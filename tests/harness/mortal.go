@@ -49,6 +49,11 @@ func (m mortal) Next(ctx context.Context, s journal.Stream, subject string, from
 	return live(m.life, func() (journal.Message, error) { return m.inner.Next(ctx, s, subject, from) })
 }
 
+func (m mortal) Newest(ctx context.Context, s journal.Stream, subject string, do func(journal.Message) error) error {
+	_, err := live(m.life, func() (struct{}, error) { return struct{}{}, m.inner.Newest(ctx, s, subject, do) })
+	return err
+}
+
 func (m mortal) Read(ctx context.Context, s journal.Stream, subject string, from uint64) (journal.Cursor, error) {
 	return live(m.life, func() (journal.Cursor, error) { return m.inner.Read(ctx, s, subject, from) })
 }

@@ -123,6 +123,19 @@ func (s *side) Next(ctx context.Context, name journal.Stream, subject string, fr
 	return m, err
 }
 
+func (s *side) Newest(ctx context.Context, name journal.Stream, subject string, do func(journal.Message) error) error {
+	var list []journal.Message
+	err := s.call(func() error {
+		return s.Store.Newest(ctx, name, subject, func(m journal.Message) error { list = append(list, m); return nil })
+	})
+	for _, m := range list {
+		if err := do(m); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 func (s *side) Queue(ctx context.Context, c journal.QueueConfig) (journal.Queue, error) {
 	q, err := s.Store.Queue(ctx, c)
 	return queue{q, s}, err

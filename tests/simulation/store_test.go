@@ -111,6 +111,19 @@ func (s *store) Next(ctx context.Context, stream journal.Stream, subject string,
 	return m, err
 }
 
+func (s *store) Newest(ctx context.Context, stream journal.Stream, subject string, do func(journal.Message) error) error {
+	var list []journal.Message
+	err := s.read(func() error {
+		return s.a.w.store.Newest(ctx, stream, subject, func(m journal.Message) error { list = append(list, m); return nil })
+	})
+	for _, m := range list {
+		if err := do(m); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 func (s *store) Read(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Cursor, error) {
 	c := &cursor{s: s}
 	err := s.read(func() (err error) { c.inner, err = s.a.w.store.Read(ctx, stream, subject, from); return err })

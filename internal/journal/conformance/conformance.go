@@ -49,6 +49,7 @@ func cases() []testCase {
 	return []testCase{
 		{"message survives unchanged", messageSurvives, true},
 		{"last and next", lastAndNext, true},
+		{"newest of each subject", newest, true},
 		{"guards", guards, true},
 		{"each stream takes its subjects", subjects, true},
 		{"one message per subject", onePerSubject, true},
@@ -261,6 +262,74 @@ func onePerSubject(t *testing.T, s journal.Store) {
 		m, err := s.Next(t.Context(), c.stream, c.subject, first)
 		if err != nil || string(m.Data) != "2" {
 			t.Fatalf("%s: first is %q, %v", c.subject, m.Data, err)
+		}
+	}
+}
+
+// newest holds for streams that keep everything, that keep one message for each
+// subject, and that are work queues.
+func newest(t *testing.T, s journal.Store) {
+	at := time.Now().Add(time.Hour)
+	scheduled := func(operation, data string) journal.Outgoing {
+		m := text("wake."+operation, data)
+		m.Header = map[string][]string{
+			journal.ScheduleHeader: {journal.ScheduleAt(at)}, journal.TargetHeader: {"due.example." + operation},
+		}
+		return m
+	}
+	for _, c := range []struct {
+		stream      journal.Stream
+		filter      string
+		a, b, other string
+	}{
+		{journal.History, "history.1.01.*", "history.1.01.a", "history.1.01.b", "history.1.02.a"},
+		{journal.Index, "job.example.*.*", "job.example.main.a", "job.example.main.b", "ref.example.a"},
+		{journal.Wakeups, "wake.*", "wake.a", "wake.b", "due.example.c"},
+	} {
+		got := func() map[string]string {
+			out := map[string]string{}
+			err := s.Newest(t.Context(), c.stream, c.filter, func(m journal.Message) error {
+				held := last(t, s, c.stream, m.Subject) // the store can be used meanwhile
+				if held.Sequence != m.Sequence || !held.Time.Equal(m.Time) || fmt.Sprint(held.Header) != fmt.Sprint(m.Header) {
+					t.Errorf("newest of %s is %+v, last is %+v", m.Subject, m, held)
+				}
+				out[m.Subject] = string(m.Data)
+				return nil
+			})
+			if err != nil {
+				t.Fatalf("newest of %s: %v", c.filter, err)
+			}
+			return out
+		}
+		if list := got(); len(list) != 0 {
+			t.Fatalf("%s: %v, want none", c.filter, list)
+		}
+		write := text
+		if c.stream == journal.Wakeups {
+			write = func(subject, data string) journal.Outgoing { return scheduled(subject[len("wake."):], data) }
+		}
+		put(t, s, c.stream, write(c.a, "1"))
+		put(t, s, c.stream, write(c.b, "2"))
+		put(t, s, c.stream, text(c.other, "3"))
+		put(t, s, c.stream, write(c.a, "4"))
+		if list := got(); len(list) != 2 || list[c.a] != "4" || list[c.b] != "2" {
+			t.Fatalf("%s: %v", c.filter, list)
+		}
+		enough := errors.New("enough")
+		n := 0
+		if err := s.Newest(t.Context(), c.stream, c.filter, func(journal.Message) error { n++; return enough }); !errors.Is(err, enough) || n != 1 {
+			t.Fatalf("%s: %v after %d, want it to end at the first", c.filter, err, n)
+		}
+	}
+	n := 0
+	for i := range 1500 {
+		put(t, s, journal.Index, text(fmt.Sprintf("ref.many.%d", i), "x"))
+		put(t, s, journal.Wakeups, scheduled(fmt.Sprintf("many%d", i), "x"))
+	}
+	for stream, filter := range map[journal.Stream]string{journal.Index: "ref.many.*", journal.Wakeups: "wake.*"} {
+		n = 0
+		if err := s.Newest(t.Context(), stream, filter, func(journal.Message) error { n++; return nil }); err != nil || n < 1500 || n > 1502 {
+			t.Fatalf("%s: %d of 1500, %v", filter, n, err)
 		}
 	}
 }

@@ -44,6 +44,7 @@ const (
 	OpBatch   Op = "batch" // the subject is that of its first message
 	OpLast    Op = "last"
 	OpNext    Op = "next"
+	OpNewest  Op = "newest"
 	OpRead    Op = "read"
 	OpCursor  Op = "cursor"
 	OpQueue   Op = "queue"
@@ -204,6 +205,11 @@ func (f *Faulty) Last(ctx context.Context, s journal.Stream, subject string) (m 
 func (f *Faulty) Next(ctx context.Context, s journal.Stream, subject string, from uint64) (m journal.Message, err error) {
 	err = f.hit(Call{OpNext, s, subject}, func() error { m, err = f.inner.Next(ctx, s, subject, from); return err })
 	return m, err
+}
+
+// Newest implements [journal.Store].
+func (f *Faulty) Newest(ctx context.Context, s journal.Stream, subject string, do func(journal.Message) error) error {
+	return f.hit(Call{OpNewest, s, subject}, func() error { return f.inner.Newest(ctx, s, subject, do) })
 }
 
 // Read implements [journal.Store].

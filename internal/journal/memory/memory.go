@@ -513,6 +513,29 @@ func (s *Store) Next(ctx context.Context, name journal.Stream, subject string, f
 	return read(s.streams[name].nextEntry(subject, from))
 }
 
+// Newest implements [journal.Store].
+func (s *Store) Newest(ctx context.Context, name journal.Stream, subject string, do func(journal.Message) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.catchUp()
+	var list []journal.Message
+	for _, e := range s.streams[name].entries {
+		if on := e.message.Subject; matches(subject, on) && s.streams[name].lastEntry(on) == e {
+			m, _ := read(e) // there is one
+			list = append(list, m)
+		}
+	}
+	s.mu.Unlock()
+	for _, m := range list {
+		if err := do(m); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
 // read gives a copy of the map, so that no reader changes what is stored. Data
 // is shared: nobody writes into a message's bytes.
 func read(e *entry) (journal.Message, error) {
