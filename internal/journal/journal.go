@@ -157,7 +157,10 @@ func Partition(operation string) int {
 // PartitionName is a partition's name as its tenure gives it.
 func PartitionName(partition int) string { return partitionToken(partition) }
 
-func partitionToken(partition int) string { return fmt.Sprintf("%02d", partition) }
+// partitionToken is two digits.
+func partitionToken(partition int) string {
+	return string([]byte{'0' + byte(partition/10), '0' + byte(partition%10)}) //nolint:gosec // below 32
+}
 
 func factSubject(operation string) string {
 	return "facts." + segment + "." + partitionToken(Partition(operation)) + "." + operation

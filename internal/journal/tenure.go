@@ -238,7 +238,7 @@ func (t *Tenure) Commit(ctx context.Context, r projections.Record, w *Wake) erro
 			return err
 		}
 	}
-	data := codec.Marshal(&r)
+	data := codec.Append(make([]byte, 0, 1536), &r) // most are shorter
 	// A crash after this write leaves the position behind us moved on, which is
 	// what the next projector resumes from.
 	if err := t.writeHistory(ctx, r.State.Operation, data); err != nil {

@@ -170,13 +170,16 @@ func (CollectResult) effect() {}
 // how late the deadline's outcome can come.
 const lastReadTimeout = 2 * time.Second
 
+// The functions below Decide take the state by its address and do not change it:
+// it is large, and a worker's stack grows with every copy.
+
 // Decide gives the step that is due. Of the steps whose time has come it takes
 // the first that is still possible; a late worker may find that the first is
 // not, and then gets the next, or the time of the next.
 func Decide(s projections.State, w World) Decision {
 	if kind, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() && w.Gone != nil && w.Gone(t.Owner) {
 		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
-		return Decision{Step: step, Fact: Presume(s, kind, t, true)}
+		return Decision{Step: step, Fact: presume(&s, kind, t, true)}
 	}
 	var rest Decision
 	for _, step := range projections.Steps(s) {
@@ -186,14 +189,14 @@ func Decide(s projections.State, w World) Decision {
 			}
 			continue
 		}
-		if w.Held && changes(s, step) {
+		if w.Held && changes(&s, step) {
 			rest.Held = true
 			continue
 		}
 		if d, rests := resting(w, step); rests {
 			return d
 		}
-		if d, ok := possible(s, w, step); ok {
+		if d, ok := possible(&s, w, step); ok {
 			d.Held = rest.Held
 			return d
 		}
@@ -218,7 +221,7 @@ func resting(w World, step projections.Step) (Decision, bool) {
 }
 
 // changes says whether the step calls for something that has side effects.
-func changes(s projections.State, step projections.Step) bool {
+func changes(s *projections.State, step projections.Step) bool {
 	switch step.Kind {
 	case projections.StepPrepare, projections.StepCreate, projections.StepCancel:
 		return true
@@ -229,12 +232,12 @@ func changes(s projections.State, step projections.Step) bool {
 	return false
 }
 
-func possible(s projections.State, w World, step projections.Step) (Decision, bool) {
+func possible(s *projections.State, w World, step projections.Step) (Decision, bool) {
 	timeout := s.Intent.Policy.RequestTimeout
 	switch step.Kind {
 	case projections.StepPresume:
 		kind, t := s.OpenAttempt()
-		return Decision{Step: step, Fact: Presume(s, kind, t, false)}, true
+		return Decision{Step: step, Fact: presume(s, kind, t, false)}, true
 	case projections.StepDeadline:
 		return Decision{Step: step, Fact: &events.DeadlinePassed{Which: step.Which}}, true
 	case projections.StepPrepare:
@@ -311,7 +314,7 @@ func possible(s projections.State, w World, step projections.Step) (Decision, bo
 // where the calls made so far went elsewhere or as someone else. Targets that
 // change again and again make that rarer, up to the longest backoff, until the
 // create deadline.
-func prepare(s projections.State, w World, step projections.Step) (Decision, bool) {
+func prepare(s *projections.State, w World, step projections.Step) (Decision, bool) {
 	if w.Target.Missing != "" {
 		return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
 	}
@@ -342,13 +345,13 @@ func prepare(s projections.State, w World, step projections.Step) (Decision, boo
 }
 
 // serves says whether what was prepared is there for a call that leaves now.
-func serves(s projections.State, w World) bool {
+func serves(s *projections.State, w World) bool {
 	return s.Round.Serves(w.Target.Origin, w.Target.Account, w.Target.Identity)
 }
 
 // create permits one create request, if it can still leave in time. What was
 // prepared at another target is prepared again first.
-func create(s projections.State, w World, step projections.Step) (Decision, bool) {
+func create(s *projections.State, w World, step projections.Step) (Decision, bool) {
 	if d, changed := pinned(s, w, step); changed {
 		return d, true
 	}
@@ -388,7 +391,7 @@ func create(s projections.State, w World, step projections.Step) (Decision, bool
 
 // pinned defers a step that would go elsewhere, or as someone else, than an
 // unresolved attempt went: another account knows nothing of our token.
-func pinned(s projections.State, w World, step projections.Step) (Decision, bool) {
+func pinned(s *projections.State, w World, step projections.Step) (Decision, bool) {
 	for _, t := range s.Creates.List {
 		if !t.Unresolved() || w.Target.Missing != "" || s.RiskAccepted {
 			continue
@@ -412,7 +415,7 @@ func pinned(s projections.State, w World, step projections.Step) (Decision, bool
 // deferred rests the step: a lease is not a place to wait. A stopped or ended
 // operation looks up at a pace of its own, so there the failed look-up is the
 // record.
-func deferred(w World, step projections.Step, s projections.State, why events.DeferReason, detail string) Decision {
+func deferred(w World, step projections.Step, s *projections.State, why events.DeferReason, detail string) Decision {
 	if !s.Phase.Live() {
 		class := events.ErrorNoCredential
 		if why == events.DeferTargetChanged {
@@ -440,6 +443,10 @@ func attempt(number uint64, w World, notAfter time.Time, timeout time.Duration) 
 // Presume closes an attempt whose owner cannot be running any more. Its own
 // worker may still say better, unless it is proved to be gone.
 func Presume(s projections.State, kind events.Type, t *projections.Try, gone bool) events.Fact {
+	return presume(&s, kind, t, gone)
+}
+
+func presume(s *projections.State, kind events.Type, t *projections.Try, gone bool) events.Fact {
 	call := events.Call{AsOf: s.Sequence, Class: events.ErrorInternal, Message: "no answer was recorded by " + t.Owner}
 	switch kind {
 	case events.TypePrepareAttempted:
