@@ -83,7 +83,7 @@ func (c *Contract) view(a Answer, in Inputs) view {
 		vars, _ = c.requestVars(in)
 	}
 	v.vars = vars
-	headers := map[string]string{}
+	headers := make(map[string]string, len(a.Header))
 	for name, values := range a.Header {
 		name = strings.ToLower(name)
 		joined := strings.Join(values, ", ")

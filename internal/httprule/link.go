@@ -50,18 +50,19 @@ func ResolveLink(base, ref string) (string, error) {
 	return s, nil
 }
 
-// Base is a base URL in one spelling: its origin as Origin gives it, and its path
-// without a slash at the end. Equal strings mean the same place.
-func Base(rawURL string) (string, error) {
-	origin, err := Origin(rawURL)
-	if err != nil {
-		return "", err
-	}
+// Base is a base URL in one spelling, its origin as Origin gives it and its path
+// without a slash at the end, and that origin alone. Equal strings mean the same
+// place.
+func Base(rawURL string) (base, from string, err error) {
 	u, err := parse(rawURL)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return origin + strings.TrimRight(u.EscapedPath(), "/"), nil
+	if err := check(u); err != nil {
+		return "", "", err
+	}
+	from = origin(u)
+	return from + strings.TrimRight(u.EscapedPath(), "/"), from, nil
 }
 
 // Origin is scheme://host:port of an absolute http or https URL, in lower case

@@ -186,8 +186,12 @@ func TestBase(t *testing.T) {
 		{"ftp://api.example/a", ""},
 		{"", ""},
 	} {
-		if got, err := httprule.Base(c.url); got != c.want || (err != nil) != (c.want == "") {
+		got, from, err := httprule.Base(c.url)
+		if got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%q: %q, %v, want %q", c.url, got, err, c.want)
+		}
+		if origin, _ := httprule.Origin(c.url); from != origin {
+			t.Errorf("%q: origin %q, want %q", c.url, from, origin)
 		}
 	}
 }

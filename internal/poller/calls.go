@@ -64,11 +64,7 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	if account.BaseURL == "" {
 		account.BaseURL = c.BaseURL
 	}
-	origin, err := httprule.Origin(account.BaseURL)
-	if err != nil {
-		return p.unusable(s, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)), nil
-	}
-	base, err := httprule.Base(account.BaseURL)
+	base, origin, err := httprule.Base(account.BaseURL)
 	if err != nil {
 		return p.unusable(s, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)), nil
 	}
