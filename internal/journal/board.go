@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/counterfoil/counterfoil/internal/codec"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -18,6 +19,9 @@ const (
 	// more, which only those need who wait for them.
 	boardLive  = 1024
 	boardEnded = 64
+	// boardHot bounds those of the live ones that are kept as they are; the
+	// others are kept as a record holds them, in a third of the memory.
+	boardHot = 128
 )
 
 // A Board holds the newest states that the projectors of this process have
@@ -43,6 +47,9 @@ type part struct {
 	posts  map[string]*post
 	live   list // of posts that will be looked at, the one that moved last at the end
 	ended  list // of the others
+	// hot counts the live posts that are not packed: those from warmest to the end.
+	hot     int
+	warmest *post
 	// acknowledged is the newest fact of an operation that was stored by this
 	// process and is not on the board yet. It outlives the holder.
 	acknowledged map[string]uint64
@@ -51,9 +58,25 @@ type part struct {
 
 // post is one state on a board.
 type post struct {
-	state      projections.State
+	operation  string
+	sequence   uint64             // of the state
+	state      *projections.State // nil if it is packed
+	packed     []byte
 	in         *list
 	prev, next *post
+}
+
+// give gives the state; not where its packed form cannot be read, which is as if
+// it were not there.
+func (p *post) give() (projections.State, bool) {
+	if p.state != nil {
+		return *p.state, true
+	}
+	var s projections.State
+	if err := codec.Unmarshal(p.packed, &s); err != nil {
+		return projections.State{}, false
+	}
+	return s, true
 }
 
 // waiter is told when the operation has come to the sequence.
@@ -83,7 +106,7 @@ func (b *Board) Slate(partition int) *Slate {
 
 func (p *part) clearLocked() {
 	p.holder = nil
-	p.posts, p.live, p.ended = map[string]*post{}, list{}, list{}
+	p.posts, p.live, p.ended, p.hot, p.warmest = map[string]*post{}, list{}, list{}, 0, nil
 	for _, waiting := range p.waiting {
 		for _, w := range waiting {
 			close(w.reached)
@@ -113,9 +136,37 @@ func (s *Slate) State(operation string) (projections.State, bool) {
 
 func (p *part) stateLocked(operation string) (projections.State, bool) {
 	if found := p.posts[operation]; found != nil {
-		return found.state, true
+		return found.give()
 	}
 	return projections.State{}, false
+}
+
+// addLocked puts a post at the end of a list, and packs those of the live ones
+// that moved longest ago.
+func (p *part) addLocked(at *post, in *list) {
+	at.in = in
+	in.add(at)
+	if in != &p.live {
+		return
+	}
+	if p.hot++; p.warmest == nil {
+		p.warmest = at
+	}
+	for ; p.hot > boardHot; p.hot-- {
+		cold := p.warmest
+		cold.packed, cold.state = codec.Append(make([]byte, 0, 1024), cold.state), nil
+		p.warmest = cold.next
+	}
+}
+
+func (p *part) removeLocked(at *post) {
+	if at.in == &p.live && at.state != nil {
+		p.hot--
+		if p.warmest == at {
+			p.warmest = at.next
+		}
+	}
+	at.in.remove(at)
 }
 
 // Put shows a state that was folded from the ledger. An older one than is there
@@ -130,25 +181,26 @@ func (s *Slate) Put(state projections.State) {
 	at := p.posts[operation]
 	switch {
 	case at == nil:
-		at = &post{}
+		at = &post{operation: operation}
 		p.posts[operation] = at
-	case at.state.Sequence >= state.Sequence:
+	case at.sequence >= state.Sequence:
 		return
 	default:
-		at.in.remove(at)
+		p.removeLocked(at)
 	}
-	at.state = state
-	if at.in = &p.live; state.NextLook.IsZero() {
-		at.in = &p.ended
+	at.state, at.packed, at.sequence = &state, nil, state.Sequence
+	in := &p.live
+	if state.NextLook.IsZero() {
+		in = &p.ended
 	}
-	at.in.add(at)
+	p.addLocked(at, in)
 	for _, full := range []struct {
 		in   *list
 		most int
 	}{{&p.live, boardLive}, {&p.ended, boardEnded}} {
 		if oldest := full.in.first; full.in.n > full.most {
-			full.in.remove(oldest)
-			delete(p.posts, oldest.state.Operation)
+			p.removeLocked(oldest)
+			delete(p.posts, oldest.operation)
 		}
 	}
 	if p.acknowledged[operation] <= state.Sequence {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
@@ -248,6 +251,49 @@ func TestBoardErrorAfterStored(t *testing.T) {
 		_, outcome, err := d.Create(ctx, intent("op_1"))
 		if err == nil || outcome != journal.Stored || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s %v", outcome, err)
+		}
+	})
+}
+
+// What is kept in a smaller form comes back as it was put, and no older state in
+// its place, in whatever order operations move and end.
+func TestBoardKeepsWhatItPacks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		slate := journal.NewBoard(true).Slate(3)
+		want := map[string]projections.State{}
+		n := rapid.IntRange(1, 300).Draw(t, "operations")
+		for step := range rapid.IntRange(1, 1000).Draw(t, "steps") {
+			// By a generator of its own: a thousand draws of rapid's take long.
+			i := int(uint32(step*step+7*step)*2654435761>>16) % n
+			s := want[fmt.Sprint("op_", i)]
+			s.Operation = fmt.Sprint("op_", i)
+			s.Sequence = uint64(step + 1)
+			s.Phase, s.Recent = projections.PhaseObserving, []uint64{uint64(step)}
+			s.Job.ID = fmt.Sprint("job-", i)
+			s.NextLook = time.Unix(int64(step), 5).UTC()
+			if step%17 == 0 {
+				s.NextLook = time.Time{}
+			}
+			slate.Put(s)
+			want[s.Operation] = s
+			older := s
+			older.Sequence--
+			slate.Put(older)
+			if got, ok := slate.State(s.Operation); !ok || got.Sequence != s.Sequence {
+				t.Fatalf("just put at %d: %d, %v", s.Sequence, got.Sequence, ok)
+			}
+			if hot := slate.Unpacked(); hot > journal.BoardHot {
+				t.Fatalf("%d states are not packed, at most %d", hot, journal.BoardHot)
+			}
+		}
+		for operation, s := range want {
+			got, ok := slate.State(operation)
+			if !ok && s.NextLook.IsZero() {
+				continue // forgotten
+			}
+			if !ok || !reflect.DeepEqual(got, s) {
+				t.Fatalf("%s: got %+v, %v\nwant %+v", operation, got, ok, s)
+			}
 		}
 	})
 }

@@ -1,0 +1,16 @@
+package journal
+
+// Unpacked counts the live states of the slate's partition that are kept as they
+// are.
+func (s *Slate) Unpacked() int {
+	n := 0
+	for p := s.part.live.first; p != nil; p = p.next {
+		if p.state != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// BoardHot is the bound of Unpacked.
+const BoardHot = boardHot
