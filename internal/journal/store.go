@@ -19,11 +19,12 @@ const (
 	Webhooks Stream = "WEBHOOKS"
 	Control  Stream = "CONTROL"
 	Payloads Stream = "PAYLOADS"
+	Slots    Stream = "SLOTS"
 )
 
 // Streams lists them all, in the order in which they are provisioned.
 func Streams() []Stream {
-	return []Stream{Ledger, Control, Webhooks, Payloads, History, Wakeups, Index}
+	return []Stream{Ledger, Control, Webhooks, Payloads, Slots, History, Wakeups, Index}
 }
 
 // Errors a caller of a [Store] tells apart. Any other error says that nothing
@@ -83,7 +84,7 @@ type Guard struct {
 // the schedule it names in the same write. WAKEUPS is a work queue: a due
 // message leaves it when acknowledged. On WAKEUPS and INDEX a new message
 // replaces the old one of its subject, leased or not; on WEBHOOKS it is
-// refused with ErrSubjectFull.
+// refused with ErrSubjectFull. SLOTS replaces as INDEX does.
 type Store interface {
 	// Publish stores a message and returns its sequence.
 	Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error)

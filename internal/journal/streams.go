@@ -86,6 +86,10 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		c.Subjects = []string{"payloads.*"}
 		c.MaxMsgsPerSubject = 1
 		c.AllowAtomicPublish = true
+	case Slots:
+		// Not derived: a message that power loss took would leave two holders.
+		c.Subjects = []string{"slot.*.*.*"}
+		c.MaxMsgsPerSubject = 1
 	}
 	return c
 }

@@ -27,7 +27,7 @@ var house = laws{
 		{"internal/codec"},
 		{"events"},
 		{"projections"},
-		{"internal/httprule", "internal/canonical", "internal/runbook"},
+		{"internal/httprule", "internal/canonical", "internal/runbook", "internal/budget"},
 		{"internal/contract", "internal/signature"},
 		{"internal/workflow"},
 		{"internal/journal", "internal/outbound", "internal/disk"},
@@ -65,6 +65,7 @@ var house = laws{
 		"internal/canonical": {"github.com/go-json-experiment/json"},
 		"internal/workflow":  {},
 		"internal/runbook":   {},
+		"internal/budget":    {},
 	},
 
 	// Module prefix to the only packages whose non-test files import it.

@@ -64,7 +64,7 @@ func BenchmarkDisk(b *testing.B) {
 				return err
 			}
 			total += info.Size()
-			for _, name := range []string{"LEDGER", "HISTORY", "WAKEUPS", "INDEX", "WEBHOOKS", "CONTROL", "PAYLOADS"} {
+			for _, name := range []string{"LEDGER", "HISTORY", "WAKEUPS", "INDEX", "WEBHOOKS", "CONTROL", "PAYLOADS", "SLOTS"} {
 				if rel, _ := filepath.Rel(dir, path); bytes.Contains([]byte(rel), []byte("/"+name+"/")) {
 					streams[name] += info.Size()
 				}

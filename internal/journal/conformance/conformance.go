@@ -235,6 +235,7 @@ func subjects(t *testing.T, s journal.Store) {
 		journal.Webhooks: {"webhooks.example.k"},
 		journal.Control:  {"control.principal"},
 		journal.Payloads: {"payloads.abc"},
+		journal.Slots:    {"slot.example.main.0"},
 	} {
 		for _, subject := range list {
 			put(t, s, name, text(subject, subject))
@@ -254,7 +255,7 @@ func onePerSubject(t *testing.T, s journal.Store) {
 	for _, c := range []struct {
 		stream  journal.Stream
 		subject string
-	}{{journal.Index, "job.example.main.h"}, {journal.Wakeups, "epoch.01"}, {journal.Payloads, "payloads.abc"}} {
+	}{{journal.Index, "job.example.main.h"}, {journal.Wakeups, "epoch.01"}, {journal.Payloads, "payloads.abc"}, {journal.Slots, "slot.example.main.0"}} {
 		first := put(t, s, c.stream, text(c.subject, "1"))
 		put(t, s, c.stream, guarded(text(c.subject, "2"), "", first))
 		refused(t, s, c.stream, guarded(text(c.subject, "3"), "", first), journal.ErrWrongSequence)

@@ -115,6 +115,8 @@ func accepted(name journal.Stream) []string {
 		return []string{"webhooks.*.*"}
 	case journal.Payloads:
 		return []string{"payloads.*"}
+	case journal.Slots:
+		return []string{"slot.*.*.*"}
 	}
 	return nil
 }
@@ -122,7 +124,7 @@ func accepted(name journal.Stream) []string {
 // single says whether a stream keeps one message per subject.
 func single(name journal.Stream) bool {
 	switch name {
-	case journal.Wakeups, journal.Index, journal.Webhooks, journal.Payloads:
+	case journal.Wakeups, journal.Index, journal.Webhooks, journal.Payloads, journal.Slots:
 		return true
 	}
 	return false
