@@ -65,7 +65,7 @@ func (p *parser) shared(s section, env *cel.Env) shared {
 // view is an answer made ready for expressions.
 type view struct {
 	a          Answer
-	vars       map[string]any
+	vars       *names
 	json       bool   // the body is JSON
 	empty      bool   // the body is white space at most
 	unreadable string // why the body is not JSON
@@ -92,8 +92,8 @@ func (c *Contract) view(a Answer, in Inputs) view {
 		}
 		headers[name] = joined
 	}
-	vars["status"], vars["headers"], vars["url"] = int64(a.Status), headers, a.URL
-	vars["body"] = map[string]any{}
+	vars.status, vars.headers, vars.url = a.Status, headers, a.URL
+	vars.body = map[string]any{}
 	v.empty = len(bytes.TrimSpace(a.Body)) == 0
 	switch {
 	case v.empty || a.Truncated:
@@ -113,7 +113,7 @@ func (c *Contract) view(a Answer, in Inputs) view {
 		return v
 	}
 	v.json = true
-	vars["body"] = body
+	vars.body = body
 	return v
 }
 
@@ -265,7 +265,7 @@ func firstOf(a, b string) string {
 }
 
 // id reads a job id and refuses one that could not be sent back unchanged.
-func (e *expression) id(vars map[string]any) (string, error) {
+func (e *expression) id(vars *names) (string, error) {
 	s, err := e.text(vars)
 	if err != nil {
 		return "", err
@@ -602,7 +602,7 @@ func (c *Contract) ReadLookup(a Answer, in Inputs) LookupReading {
 	}
 	ordered := r.newestFirst
 	for _, item := range items {
-		v.vars["item"] = item
+		v.vars.item = item
 		if ordered {
 			created, err := r.createdAt.time(v.vars)
 			ordered = err == nil && !created.IsZero() && (out.oldest.IsZero() || !created.After(out.oldest))
@@ -645,7 +645,7 @@ func (c *Contract) nextPage(v view) (string, error) {
 // found reads one item and says whether it may be ours.
 func (c *Contract) found(v view) (job events.FoundJob, ours bool, err error) {
 	r := c.lookupRead
-	if _, object := v.vars["item"].(traits.Mapper); !object && c.promises.Lookup == events.LookupExact {
+	if _, object := v.vars.item.(traits.Mapper); !object && c.promises.Lookup == events.LookupExact {
 		// A look into it would find no reference, which proves nothing.
 		return job, false, r.items.errorf("an item is no object")
 	}
@@ -764,7 +764,7 @@ func (c *Contract) ReadWebhook(body []byte, header map[string][]string) (Webhook
 		return WebhookReading{}, fmt.Errorf("read webhook: %s", firstOf(v.unreadable, "the body is empty"))
 	}
 	w := c.Webhook
-	vars := map[string]any{"headers": v.vars["headers"], "body": v.vars["body"]}
+	vars := v.vars
 	var out WebhookReading
 	for _, part := range []struct {
 		e     *expression

@@ -187,7 +187,7 @@ func (p *payload) expressions() []*expression {
 // bytes gives the body and its media type. Without members to set or leave out
 // the caller's bytes go out as they came; otherwise everything else keeps its
 // text.
-func (p *payload) bytes(params []byte, vars map[string]any) (body []byte, mediaType string, err error) {
+func (p *payload) bytes(params []byte, vars *names) (body []byte, mediaType string, err error) {
 	if p.parts != nil {
 		return p.parts.bytes(params, vars)
 	}
@@ -198,7 +198,7 @@ func (p *payload) bytes(params []byte, vars map[string]any) (body []byte, mediaT
 	return body, "application/x-www-form-urlencoded", err
 }
 
-func (p *payload) json(params []byte, vars map[string]any) ([]byte, error) {
+func (p *payload) json(params []byte, vars *names) ([]byte, error) {
 	body := []byte("{}")
 	if p.params && len(params) > 0 {
 		body = params
@@ -439,7 +439,7 @@ func elements(raw []byte, f func(i int, v jsontext.Value) error) error {
 
 // bytes writes the parts. The boundary is a digest of them, so that equal inputs
 // give equal bytes.
-func (p *parts) bytes(params []byte, vars map[string]any) (body []byte, mediaType string, err error) {
+func (p *parts) bytes(params []byte, vars *names) (body []byte, mediaType string, err error) {
 	var values [][]byte
 	total := 0
 	for _, f := range p.fields {
@@ -514,7 +514,7 @@ func boundary(values [][]byte, sum func(n uint64, values [][]byte) string) strin
 
 // content is the text of the file. An empty one is an error: there is nothing
 // to upload.
-func (f *filePart) content(params []byte, vars map[string]any) ([]byte, error) {
+func (f *filePart) content(params []byte, vars *names) ([]byte, error) {
 	if f.text != nil {
 		s, err := f.text.text(vars)
 		if err == nil && s == "" {

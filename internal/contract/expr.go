@@ -268,7 +268,7 @@ func isOptional(t *cel.Type) bool {
 	return t.Kind() == types.OpaqueKind && t.TypeName() == types.OptionalType.TypeName()
 }
 
-func (e *expression) eval(vars map[string]any) (ref.Val, error) {
+func (e *expression) eval(vars *names) (ref.Val, error) {
 	v, _, err := e.program.Eval(vars)
 	if err != nil {
 		return nil, e.errorf("%s", strings.TrimPrefix(err.Error(), "operation cancelled: "))
@@ -282,7 +282,7 @@ func (e *expression) eval(vars map[string]any) (ref.Val, error) {
 // The readers below give the zero value for a nil expression: what a contract
 // does not say is absent, or not so.
 
-func (e *expression) bool(vars map[string]any) (bool, error) {
+func (e *expression) bool(vars *names) (bool, error) {
 	if e == nil {
 		return false, nil
 	}
@@ -297,7 +297,7 @@ func (e *expression) bool(vars map[string]any) (bool, error) {
 	return bool(b), nil
 }
 
-func (e *expression) text(vars map[string]any) (string, error) {
+func (e *expression) text(vars *names) (string, error) {
 	if e == nil {
 		return "", nil
 	}
@@ -313,7 +313,7 @@ func (e *expression) text(vars map[string]any) (string, error) {
 }
 
 // number reads a whole number. ok is false for an absent one.
-func (e *expression) number(vars map[string]any) (n int64, ok bool, err error) {
+func (e *expression) number(vars *names) (n int64, ok bool, err error) {
 	v, err := e.eval(vars)
 	if err != nil || !given(v) {
 		return 0, false, err
@@ -337,7 +337,7 @@ func (e *expression) number(vars map[string]any) (n int64, ok bool, err error) {
 
 // pairs reads a list, with names "", or a mapping, in the order of its names. An
 // absent value is none.
-func (e *expression) pairs(vars map[string]any) (names []string, values []ref.Val, err error) {
+func (e *expression) pairs(vars *names) (names []string, values []ref.Val, err error) {
 	if e == nil {
 		return nil, nil, nil
 	}
@@ -388,7 +388,7 @@ func validLinkName(s string) bool {
 	})
 }
 
-func (e *expression) list(vars map[string]any) ([]ref.Val, error) {
+func (e *expression) list(vars *names) ([]ref.Val, error) {
 	if e == nil {
 		return nil, nil
 	}
@@ -416,7 +416,7 @@ func (e *expression) list(vars map[string]any) ([]ref.Val, error) {
 	return items, nil
 }
 
-func (e *expression) time(vars map[string]any) (time.Time, error) {
+func (e *expression) time(vars *names) (time.Time, error) {
 	if e == nil {
 		return time.Time{}, nil
 	}

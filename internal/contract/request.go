@@ -143,7 +143,7 @@ func closing(s string, i int) int {
 }
 
 // render evaluates a template. absent is true if an expression had no value.
-func (t *template) render(vars map[string]any, escape func(string) string) (out string, absent bool, err error) {
+func (t *template) render(vars *names, escape func(string) string) (out string, absent bool, err error) {
 	var b strings.Builder
 	for _, p := range t.parts {
 		if p.expr == nil {
@@ -297,29 +297,78 @@ func (k *call) uses(variable string) bool {
 	return found
 }
 
+// names are the variables of every scope, by name for the expressions. Those that
+// a scope does not have are not asked for: the expression would not compile.
+type names struct {
+	in           Inputs
+	params, last any
+
+	// What view adds for an answer.
+	status  int
+	headers map[string]string
+	url     string
+	body    any
+
+	item any // of a look-up
+}
+
+// ResolveName implements [cel.Activation].
+func (n *names) ResolveName(name string) (any, bool) {
+	switch name {
+	case "params":
+		return n.params, true
+	case "last":
+		return n.last, true
+	case "token":
+		return n.in.Token, true
+	case "client_reference":
+		return n.in.ClientReference, true
+	case "callback_url":
+		return n.in.CallbackURL, true
+	case "job.id":
+		return n.in.JobID, true
+	case "job.status_url":
+		return n.in.StatusURL, true
+	case "page":
+		return n.in.Page, true
+	case "since":
+		if n.in.Since.IsZero() {
+			return types.OptionalNone, true
+		}
+		return types.OptionalOf(types.Int(n.in.Since.Unix())), true
+	case "status":
+		return int64(n.status), true
+	case "headers":
+		return n.headers, true
+	case "url":
+		return n.url, true
+	case "body":
+		return n.body, true
+	case "item":
+		return n.item, true
+	}
+	if value, ok := strings.CutPrefix(name, "prepared."); ok {
+		return n.in.Prepared[value], true // "" for one that is not made yet
+	}
+	return nil, false
+}
+
+// Parent implements [cel.Activation].
+func (*names) Parent() cel.Activation { return nil }
+
 // requestVars are the variables of the request scope.
-func (c *Contract) requestVars(in Inputs) (map[string]any, error) {
-	vars := map[string]any{
-		"params": map[string]any{}, "last": map[string]any{},
-		"token": in.Token, "client_reference": in.ClientReference, "callback_url": in.CallbackURL,
-		"job.id": in.JobID, "job.status_url": in.StatusURL, "page": in.Page, "since": types.OptionalNone,
-	}
-	if !in.Since.IsZero() {
-		vars["since"] = types.OptionalOf(types.Int(in.Since.Unix()))
-	}
-	for _, name := range c.valueNames() {
-		vars["prepared."+name] = in.Prepared[name]
-	}
+func (c *Contract) requestVars(in Inputs) (*names, error) {
+	vars := &names{in: in, params: map[string]any{}, last: map[string]any{}}
 	if len(in.Params) > 0 {
 		v, err := decode(in.Params)
 		if err != nil {
 			return nil, fmt.Errorf("read parameters: %w", err)
 		}
-		vars["params"] = v
+		vars.params = v
 	}
 	if len(in.LastBody) > 0 {
 		if v, err := decode(in.LastBody); err == nil {
-			vars["last"] = v
+			vars.last = v
 		}
 	}
 	return vars, nil
@@ -392,7 +441,7 @@ func (c *Contract) build(k *call, in Inputs, limit int64) (Request, error) {
 }
 
 // url renders path and query.
-func (k *call) url(base string, vars map[string]any) (string, error) {
+func (k *call) url(base string, vars *names) (string, error) {
 	if k.path == nil {
 		return "", fmt.Errorf("%s.url: no link is known and the contract gives no path", k.field)
 	}
@@ -422,7 +471,7 @@ func (k *call) url(base string, vars map[string]any) (string, error) {
 }
 
 // fill adds headers and body.
-func (k *call) fill(r *Request, in Inputs, vars map[string]any) error {
+func (k *call) fill(r *Request, in Inputs, vars *names) error {
 	set := map[string]bool{}
 	for _, h := range k.headers {
 		v, absent, err := h.value.render(vars, func(s string) string { return s })

@@ -181,14 +181,16 @@ func (o observer) Stopped(s projections.State, fresh bool) { o.s.teller.Stopped(
 // Moved implements [projector.Observer].
 func (o observer) Moved(partition string, before, after projections.State) {
 	o.Metrics.Moved(partition, before, after)
-	about := []any{
-		"operation", after.Operation, "trace", after.TraceID(), "provider", after.Intent.Provider, "account", after.Intent.Account, "principal", after.Intent.Principal,
+	about := func() []any { // for few facts
+		return []any{
+			"operation", after.Operation, "trace", after.TraceID(), "provider", after.Intent.Provider, "account", after.Intent.Account, "principal", after.Intent.Principal,
+		}
 	}
 	switch {
 	case before.Phase == projections.PhaseNone:
-		o.s.cfg.Log.Info("operation recorded", about...)
+		o.s.cfg.Log.Info("operation recorded", about()...)
 	case after.Phase.Terminal() && !before.Phase.Terminal():
-		o.s.cfg.Log.Info("operation ended", append(about, "phase", string(after.Phase), "reason", string(after.Reason))...)
+		o.s.cfg.Log.Info("operation ended", append(about(), "phase", string(after.Phase), "reason", string(after.Reason))...)
 	}
 }
 
