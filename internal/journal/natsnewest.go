@@ -28,7 +28,7 @@ func (n *NATS) Newest(ctx context.Context, s Stream, subject string, do func(Mes
 		switch {
 		case c.Replicas != 1 || !c.AllowDirect:
 			// A consumer may be at a replica that lags, and so may a direct read.
-			err = n.newestBySubject(ctx, s, subject, do)
+			err = ErrPiecemeal
 		case c.Retention == jetstream.WorkQueuePolicy:
 			// It lets nobody read but its queues. It has one message for each subject.
 			err = n.newestDirect(ctx, s, subject, do)
@@ -38,50 +38,6 @@ func (n *NATS) Newest(ctx context.Context, s Stream, subject string, do func(Mes
 	}
 	if err != nil {
 		return fmt.Errorf("read the newest of %s: %w", subject, err)
-	}
-	return nil
-}
-
-// newestBySubject asks the leader for the subjects and then for each one's last
-// message.
-func (n *NATS) newestBySubject(ctx context.Context, s Stream, subject string, do func(Message) error) error {
-	var subjects []string
-	for {
-		var answer struct {
-			Error *jetstream.APIError `json:"error"`
-			Total int                 `json:"total"`
-			State struct {
-				Subjects map[string]uint64 `json:"subjects"`
-			} `json:"state"`
-		}
-		request := struct {
-			Filter string `json:"subjects_filter"`
-			Offset int    `json:"offset"`
-		}{subject, len(subjects)}
-		if err := n.ask(ctx, "STREAM.INFO."+string(s), request, &answer); err != nil {
-			return err
-		}
-		if answer.Error != nil {
-			return answer.Error
-		}
-		for name := range answer.State.Subjects {
-			subjects = append(subjects, name)
-		}
-		if len(answer.State.Subjects) == 0 || len(subjects) >= answer.Total {
-			break
-		}
-	}
-	for _, name := range subjects {
-		m, err := n.Last(ctx, s, name)
-		if errors.Is(err, ErrNoMessage) {
-			continue // gone since
-		}
-		if err != nil {
-			return err
-		}
-		if err := do(m); err != nil {
-			return err
-		}
 	}
 	return nil
 }

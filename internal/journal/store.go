@@ -44,6 +44,8 @@ var (
 	// ErrNoMessage says that the stream's leader has no such message, or that
 	// none came within the wait.
 	ErrNoMessage = errors.New("no message")
+	// ErrPiecemeal says that a stream cannot be read as a whole.
+	ErrPiecemeal = errors.New("the stream can only be read by the message")
 )
 
 // A Message is one stored message.
@@ -96,7 +98,8 @@ type Store interface {
 	// Newest gives the last message of each subject that the filter matches, as
 	// the stream is at the call or later, in no order that counts. One of a
 	// subject that is written meanwhile may come again, newer. An error of do ends
-	// it and is returned. do may use the store.
+	// it and is returned. do may use the store. ErrPiecemeal says that the stream
+	// has replicas: they lag, and the leader gives one message at a time.
 	Newest(ctx context.Context, s Stream, subject string, do func(Message) error) error
 	// Read gives messages in order from a sequence on. Not for WAKEUPS.
 	Read(ctx context.Context, s Stream, subject string, from uint64) (Cursor, error)

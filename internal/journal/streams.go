@@ -26,8 +26,9 @@ const (
 	// that makes none knows how many there should be.
 	replicasKey = "counterfoil_replicas"
 
-	// The server's own default; we send no Nats-Msg-Id, so nothing hangs on it.
-	duplicates = 2 * time.Minute
+	// The least the server allows. We send no Nats-Msg-Id, so nothing hangs on it,
+	// and at its start the server reads all messages of so long.
+	duplicates = 100 * time.Millisecond
 )
 
 // configuration is what a stream must look like on a server with this many

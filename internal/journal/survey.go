@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"strings"
 	"time"
 
@@ -36,21 +37,29 @@ type seenWake struct {
 	version uint64
 }
 
-// Survey reads WAKEUPS and INDEX.
+// Survey reads WAKEUPS and INDEX. It gives nil, which knows nothing, where they
+// cannot be read as a whole.
 func (j *Journal) Survey(ctx context.Context) (*Survey, error) {
 	s := &Survey{wakes: map[mark]seenWake{}, names: map[mark]struct{}{}}
 	// The schedules are read first: one that fires in between is then seen as due.
 	for _, filter := range []string{"wake.*", "due.*.*"} {
 		if err := j.store.Newest(ctx, Wakeups, filter, func(m Message) error { s.wake(m); return nil }); err != nil {
-			return nil, err
+			return nil, unlessPiecemeal(err)
 		}
 	}
 	for _, filter := range []string{"ref.*.*", "job.*.*.*", "client.*.*"} {
 		if err := j.store.Newest(ctx, Index, filter, func(m Message) error { s.name(m); return nil }); err != nil {
-			return nil, err
+			return nil, unlessPiecemeal(err)
 		}
 	}
 	return s, nil
+}
+
+func unlessPiecemeal(err error) error {
+	if errors.Is(err, ErrPiecemeal) {
+		return nil
+	}
+	return err
 }
 
 func (s *Survey) wake(m Message) {

@@ -13,8 +13,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -121,8 +121,8 @@ const grace = 90 * time.Second
 
 // Projector projects partitions.
 type Projector struct {
-	cfg     Config
-	surveys surveys
+	cfg    Config
+	rounds rounds
 }
 
 // New makes a Projector.
@@ -146,35 +146,13 @@ func New(cfg Config) *Projector {
 func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) error {
 	caught := make(chan struct{}, len(partitions))
 	group, ctx := errgroup.WithContext(ctx)
-	together := newGathering(len(partitions))
-	limit, gathered := context.WithCancel(ctx)
-	late := make(chan struct{})
-	group.Go(func() error {
-		_ = p.cfg.Clock.Sleep(limit, gatherTime) // or all are there
-		close(late)
-		return nil
-	})
-	group.Go(func() error {
-		defer gathered()
-		select {
-		case <-together.all:
-		case <-ctx.Done():
-		}
-		return nil
-	})
+	defer p.rounds.reading.Wait()
+	p.rounds.expect(len(partitions))
 	for _, partition := range partitions {
 		group.Go(func() error {
 			behind := true
-			arrive := sync.OnceFunc(together.arrive)
-			defer arrive()
-			err := p.partition(ctx, partition, func() { behind = false; caught <- struct{}{} }, func(ctx context.Context) {
-				arrive()
-				select {
-				case <-together.all:
-				case <-late:
-				case <-ctx.Done():
-				}
-			})
+			err := p.partition(ctx, partition, func() { behind = false; caught <- struct{}{} })
+			p.rounds.expect(-1)
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -204,11 +182,11 @@ func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) err
 
 // partition projects one partition for one tenure after the other: a store
 // that does not answer ends a tenure, and the next begins with a take-over.
-func (p *Projector) partition(ctx context.Context, partition int, caught func(), gather func(context.Context)) error {
+func (p *Projector) partition(ctx context.Context, partition int, caught func()) error {
 	name := journal.PartitionName(partition)
 	for {
 		p.cfg.Observe.Stalled(name) // until it has caught up
-		err := p.tenure(ctx, partition, &caught, gather)
+		err := p.tenure(ctx, partition, &caught)
 		if errors.Is(err, journal.ErrFenced) {
 			p.cfg.Observe.Left(name)
 			return err
@@ -223,7 +201,7 @@ func (p *Projector) partition(ctx context.Context, partition int, caught func(),
 	}
 }
 
-func (p *Projector) tenure(ctx context.Context, partition int, caught *func(), gather func(context.Context)) error {
+func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) error {
 	t, err := p.cfg.Journal.TakeOver(ctx, partition)
 	if err != nil {
 		return fmt.Errorf("take over partition %d: %w", partition, err)
@@ -243,17 +221,15 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func(), g
 		case busy:
 			continue
 		}
-		if *caught != nil {
-			gather(ctx)
-		}
-		if err := w.Sweep(ctx, orphans && *caught != nil); err != nil {
+		began, err := w.sweepTogether(ctx, orphans && *caught != nil)
+		if err != nil {
 			return err
 		}
 		if *caught != nil {
 			(*caught)()
 			*caught = nil
 		}
-		for end := p.cfg.Clock.Now().Add(p.cfg.Sweep); ; {
+		for end := began.Add(p.cfg.Sweep); ; {
 			left := end.Sub(p.cfg.Clock.Now())
 			if left <= 0 {
 				break
@@ -279,21 +255,17 @@ type Work struct {
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
 
-	surveyor *surveyor // for its sweeps
-
 	counted bool // by this tenure, whose first sweep has ended
 }
 
 // Open starts work where the partition's last history record stands.
 func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) {
-	surveyor := p.surveys.join()
 	facts, err := t.Facts(ctx)
 	if err != nil {
-		surveyor.leave()
 		return nil, fmt.Errorf("read partition %s: %w", t.Partition(), err)
 	}
 	return &Work{
-		p: p, tenure: t, facts: facts, surveyor: surveyor, board: t.Slate(),
+		p: p, tenure: t, facts: facts, board: t.Slate(),
 		standing: map[string]int64{}, resting: map[string]projections.State{},
 	}, nil
 }
@@ -301,7 +273,6 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 // Close takes the partition's states off the board and lets go of what the store
 // holds for the work.
 func (w *Work) Close() {
-	w.surveyor.leave()
 	w.board.Close()
 	if w.p.cfg.Timers != nil {
 		w.p.cfg.Timers.Left(w.tenure.Number())
@@ -458,12 +429,36 @@ func (w *Work) state(ctx context.Context, operation string) (projections.State, 
 // the first sweep of a tenure. A wake-up that is leased counts as present,
 // unless orphans says that leases are nobody's.
 func (w *Work) Sweep(ctx context.Context, orphans bool) error {
-	survey, err := w.surveyor.take(ctx, w.p.cfg.Journal.Survey)
+	survey, err := w.p.cfg.Journal.Survey(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
 	}
+	return w.sweepAll(ctx, survey, w.tenure.States(ctx), orphans)
+}
+
+// sweepTogether is Sweep in a round with the other partitions of this process. It
+// says when the round began.
+func (w *Work) sweepTogether(ctx context.Context, orphans bool) (began time.Time, err error) {
+	m := w.p.join(ctx, w.tenure.Partition())
+	defer m.leave()
+	select {
+	case <-m.ready:
+	case <-ctx.Done():
+		return began, ctx.Err()
+	}
+	if m.failed != nil {
+		return began, fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), m.failed)
+	}
+	states := m.walk
+	if m.survey == nil {
+		states = w.tenure.States(ctx)
+	}
+	return m.began, w.sweepAll(ctx, m.survey, states, orphans)
+}
+
+func (w *Work) sweepAll(ctx context.Context, survey *journal.Survey, states iter.Seq2[projections.State, error], orphans bool) error {
 	open := map[Standing]int{}
-	for s, err := range w.tenure.States(ctx) {
+	for s, err := range states {
 		if err != nil {
 			return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
 		}

@@ -48,6 +48,7 @@ const (
 // here or was another's for longer than a seat lasts.
 func (p *Projector) RunShared(ctx context.Context, partitions []int, seats Seats, ready func()) error {
 	s := &sharing{p: p, seats: seats, held: map[int]*holding{}}
+	defer p.rounds.reading.Wait()
 	settled := make(chan struct{}, len(partitions))
 	group, ctx := errgroup.WithContext(ctx)
 	for _, partition := range partitions {
@@ -151,7 +152,7 @@ func (s *sharing) work(ctx context.Context, partition int, seat Seat, settled fu
 		case <-working.Done():
 		}
 	}()
-	err = s.p.partition(working, partition, settled, func(context.Context) {})
+	err = s.p.partition(working, partition, settled)
 	stop()
 	<-watched
 	s.mu.Lock()

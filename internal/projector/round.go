@@ -1,0 +1,155 @@
+package projector
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// gatherAll bounds how long a round waits for all partitions that are expected,
+	// gatherSome how long where nobody knows how many will come.
+	gatherAll  = 5 * time.Second
+	gatherSome = 200 * time.Millisecond
+	// roundAhead is how many records a partition may be behind the others.
+	roundAhead = 256
+	// roundFew partitions are read one by one.
+	roundFew = 4
+)
+
+// rounds lets the partitions of a process sweep together: WAKEUPS, INDEX and
+// HISTORY are then read once for all of them. What is read began after each
+// one's tenure, and none of them projects anything until it has swept.
+type rounds struct {
+	mu       sync.Mutex // guards everything below
+	expected int        // partitions that come to each round; 0: not known
+	open     *round     // takes members
+	reading  sync.WaitGroup
+}
+
+type round struct {
+	members map[string]*member // by partition
+	full    chan struct{}      // closed when all that are expected are there
+}
+
+// member is one partition's part of a round.
+type member struct {
+	survey  *journal.Survey
+	began   time.Time
+	failed  error
+	ready   chan struct{} // closed when those three are set
+	records chan journal.StateRecord
+	gone    chan struct{} // closed when nobody listens any more
+	err     error         // set before records is closed
+}
+
+// expect says that so many partitions more come to each round.
+func (s *rounds) expect(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expected += n
+	s.fullLocked()
+}
+
+func (s *rounds) fullLocked() {
+	if r := s.open; r != nil && s.expected > 0 && len(r.members) >= s.expected {
+		close(r.full)
+		s.open = nil
+	}
+}
+
+// join takes part in the next round. The member's walk must be done, or leave
+// called.
+func (p *Projector) join(ctx context.Context, partition string) *member {
+	s := &p.rounds
+	m := &member{ready: make(chan struct{}), records: make(chan journal.StateRecord, roundAhead), gone: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.open
+	if r == nil {
+		r = &round{members: map[string]*member{}, full: make(chan struct{})}
+		s.open = r
+		limit := gatherSome
+		if s.expected > 0 {
+			limit = gatherAll
+		}
+		s.reading.Go(func() { p.lead(ctx, r, limit) })
+	}
+	r.members[partition] = m
+	s.fullLocked()
+	return m
+}
+
+// lead reads for the members of a round, in the context of the one that began
+// it: its end is an error to the others, who begin another.
+func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
+	waiting, stop := context.WithCancel(ctx)
+	late := make(chan struct{})
+	p.rounds.reading.Go(func() {
+		_ = p.cfg.Clock.Sleep(waiting, limit) // or all are there
+		close(late)
+	})
+	select {
+	case <-r.full:
+	case <-late:
+	}
+	stop()
+	p.rounds.mu.Lock()
+	if p.rounds.open == r {
+		p.rounds.open = nil
+	}
+	p.rounds.mu.Unlock()
+	began := p.cfg.Clock.Now()
+	survey, err := p.cfg.Journal.Survey(ctx)
+	for _, m := range r.members {
+		m.survey, m.began, m.failed = survey, began, err
+		close(m.ready)
+	}
+	filters := []string{"*"}
+	if len(r.members) <= roundFew {
+		filters = slices.Sorted(maps.Keys(r.members))
+	}
+	for _, filter := range filters {
+		if err != nil || survey == nil { // then each asks for its own
+			break
+		}
+		err = p.cfg.Journal.AllStates(ctx, filter, func(partition string, record journal.StateRecord) error {
+			m := r.members[partition]
+			if m == nil {
+				return nil
+			}
+			select {
+			case m.records <- record:
+			case <-m.gone:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return nil
+		})
+	}
+	for _, m := range r.members {
+		m.err = err
+		close(m.records)
+	}
+}
+
+// walk gives the partition's states.
+func (m *member) walk(yield func(projections.State, error) bool) {
+	for record := range m.records {
+		s, err := record.State()
+		if !yield(s, err) || err != nil {
+			return
+		}
+	}
+	if m.err != nil {
+		yield(projections.State{}, m.err)
+	}
+}
+
+// leave lets the round go on without this partition.
+func (m *member) leave() { close(m.gone) }
