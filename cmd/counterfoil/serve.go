@@ -183,6 +183,10 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		return nil, err
 	}
 	if o.Sync == string(broker.SyncAlways) {
+		config.Fsyncs = func() uint64 {
+			alone, batches := l.nats.Commits()
+			return alone + batches*l.broker.BatchFsyncs()
+		}
 		inMemory, err := l.broker.StageInMemory(string(journal.Ledger), string(journal.Payloads))
 		if err != nil {
 			return nil, err

@@ -40,6 +40,7 @@ const (
 const (
 	syncEvery  = time.Second      // SyncInterval
 	readyLimit = 30 * time.Second // recovery of 5 million subjects took 8 s
+	batchSyncs = 6                // see BatchFsyncs
 	maxPayload = 2 << 20          // bytes; a history record is at most 1 MiB, headers come on top
 )
 
@@ -107,6 +108,8 @@ type Broker struct {
 	path   string // of the directory
 	staged string // directory in memory, see StageInMemory; "" if there is none
 	server *server.Server
+
+	inMemory bool // batches are staged there
 
 	stop sync.Once
 	err  error // of the one Stop
@@ -199,6 +202,16 @@ func (b *Broker) LastRun() (id string, clean bool) { return b.dir.last, b.dir.cl
 func (b *Broker) Gone(run string) bool {
 	_, earlier := b.dir.earlier[run]
 	return earlier
+}
+
+// BatchFsyncs is how often the disk is asked for one atomic batch: for the
+// stream's own file, and, unless batches are staged in memory, for the staging
+// directory twice, for two files in it and for the staged block.
+func (b *Broker) BatchFsyncs() uint64 {
+	if b.inMemory {
+		return 1
+	}
+	return batchSyncs
 }
 
 // Stop ends the server, notes that this run ended in order, and lets go of the

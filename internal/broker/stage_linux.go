@@ -17,7 +17,8 @@ const (
 )
 
 // StageInMemory lets the server stage atomic batches of these streams in memory
-// and says whether it does now. The streams must be there.
+// and says whether it does now. The streams must be there, and nothing else may
+// use the broker meanwhile.
 //
 // On one node the server writes each batch to files of its own before it commits
 // it, and syncs those files and their directory, five times in all, so that a
@@ -66,6 +67,7 @@ func (b *Broker) StageInMemory(streams ...string) (bool, error) {
 			return false, fmt.Errorf("stage batches in memory: %w", err)
 		}
 	}
+	b.inMemory = true
 	return true, nil
 }
 

@@ -84,6 +84,7 @@ type NATS struct {
 	js       jetstream.JetStream
 	replicas int
 	batches  batchNames
+	commits  struct{ alone, batches atomic.Uint64 }
 	group    *Grouped
 }
 
@@ -399,6 +400,12 @@ func (n *NATS) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error
 	return n.group.Publish(ctx, s, m)
 }
 
+// Commits counts, since the start, the commits to synced streams that the
+// server acknowledged: of single writes and of batches.
+func (n *NATS) Commits() (alone, batches uint64) {
+	return n.commits.alone.Load(), n.commits.batches.Load()
+}
+
 // direct is the store without the group commit.
 type direct struct{ *NATS }
 
@@ -414,6 +421,11 @@ func (d direct) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, erro
 	}
 	if ack.Stream != string(s) {
 		return 0, fmt.Errorf("publish on %s: stream %s took it, want %s", m.Subject, ack.Stream, s)
+	}
+	switch s {
+	case Ledger, Control, Webhooks, Payloads:
+		d.commits.alone.Add(1)
+	case History, Wakeups, Index:
 	}
 	return ack.Sequence, nil
 }
@@ -469,6 +481,7 @@ func (n *NATS) PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]u
 		if err != nil {
 			return nil, fmt.Errorf("publish a batch on %s: %w", s, err)
 		}
+		n.commits.batches.Add(1)
 		sequences := make([]uint64, len(list))
 		for i := range sequences {
 			sequences[i] = last - uint64(len(list)-1-i)

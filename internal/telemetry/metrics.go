@@ -49,6 +49,9 @@ type Config struct {
 	// Holds says how many holds are in force that rest creates, and that rest
 	// all calls; known is false while nobody here can know.
 	Holds func() (creates, all int, known bool)
+	// Fsyncs is how often the store asked the disk to keep what callers wait for.
+	// Nil where nobody here can know.
+	Fsyncs func() uint64
 }
 
 // Disk says how much is free.
@@ -125,6 +128,12 @@ func New(cfg Config) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.sync, derived{m})
+	if cfg.Fsyncs != nil {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "counterfoil_store_fsyncs_total",
+			Help: "How often the disk was asked to keep what callers wait for: once for each single write to a synced stream and for each batch, and for a batch five times more where batches are not staged in memory.",
+		}, func() float64 { return float64(cfg.Fsyncs()) }))
+	}
 	return m
 }
 

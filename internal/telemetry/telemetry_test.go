@@ -322,7 +322,7 @@ func TestSeriesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Now: newWatch().now, Disk: &space{}, Holds: func() (int, int, bool) { return 0, 0, true }})
+	m := New(Config{Now: newWatch().now, Disk: &space{}, Holds: func() (int, int, bool) { return 0, 0, true }, Fsyncs: func() uint64 { return 1 }})
 	full(m)
 	m.Exchange(poller.Exchange{Provider: "example", Step: projections.StepRead, Outcome: "2xx"})
 	m.Refused(ingest.CodeInvalid)

@@ -37,7 +37,7 @@ type watched struct {
 // watch makes the parts that the roles are built with.
 func watch(ctx context.Context, cfg Config, holds func() (creates, all int, known bool)) *watched {
 	w := &watched{}
-	measure := telemetry.Config{Build: cfg.Build, Now: cfg.Clock.Now, Holds: holds, Shared: cfg.Seats != nil}
+	measure := telemetry.Config{Build: cfg.Build, Now: cfg.Clock.Now, Holds: holds, Shared: cfg.Seats != nil, Fsyncs: cfg.Fsyncs}
 	if cfg.FreeSpace != nil {
 		w.reserve = disk.New(ctx, disk.Config{Free: cfg.FreeSpace, Least: cfg.DiskReserve, Clock: cfg.Clock, Log: cfg.Log})
 		measure.Disk = w.reserve

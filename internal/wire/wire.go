@@ -126,6 +126,9 @@ type Config struct {
 	// Sync is how the store writes, always or interval; "" where that cannot be
 	// seen. It is only reported.
 	Sync string
+	// Fsyncs is how often the store asked the disk to keep what callers wait for;
+	// nil where it cannot be known.
+	Fsyncs func() uint64
 	// StoreTime is the store's clock as it is now; nil where it cannot be asked.
 	StoreTime func(ctx context.Context) (time.Time, error)
 
