@@ -51,7 +51,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 	id := OperationID(v.cfg.Installation, r.Caller.Principal, r.Key)
 	// What is recorded stands, whatever contracts and clocks say by now. So the
 	// key is looked up before the request is held against either.
-	found, err := v.cfg.Journal.Current(ctx, id)
+	found, err := v.cfg.Journal.Find(ctx, id)
 	switch {
 	case err == nil:
 		return v.adopt(found, fingerprint)
@@ -74,6 +74,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 	if intent.Payload, err = v.cfg.Journal.PutPayload(ctx, s.Params); err != nil {
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
+	v.cfg.Journal.Keep(intent.Payload, s.Params) // for the create
 	// A crash before this append leaves no operation, and the caller's retry
 	// makes it. A crash after it leaves the operation, which the retry finds
 	// above; the projector derives its first wake-up.

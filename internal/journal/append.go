@@ -64,6 +64,21 @@ func (j *Journal) Current(ctx context.Context, operation string) (projections.St
 	return s, nil
 }
 
+// Find is Current for an operation that most likely does not exist.
+func (j *Journal) Find(ctx context.Context, operation string) (projections.State, error) {
+	if err := checkOperation(operation); err != nil {
+		return projections.State{}, err
+	}
+	_, err := j.store.Next(ctx, Ledger, factSubject(operation), 1)
+	switch {
+	case errors.Is(err, ErrNoMessage):
+		return projections.State{}, fmt.Errorf("%w: %s", ErrNoOperation, operation)
+	case err != nil:
+		return projections.State{}, fmt.Errorf("look for %s: %w", operation, err)
+	}
+	return j.Current(ctx, operation)
+}
+
 // Recorded gives the operation's last history record, or ErrNoOperation if
 // nothing of it was projected yet.
 func (j *Journal) Recorded(ctx context.Context, operation string) (projections.Record, error) {

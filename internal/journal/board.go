@@ -4,8 +4,10 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/codec"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -34,6 +36,11 @@ type Board struct {
 	// newest there is once it has come to what was acknowledged here.
 	alone bool
 	parts [Partitions]part
+
+	// parks counts the events that this process began to park, and quiet is that
+	// count plus one when none was parked last; 0: nobody has looked yet.
+	parks, quiet atomic.Uint64
+	inputs       inputs
 }
 
 // NewBoard makes an empty board. alone says that only this process writes to
@@ -323,6 +330,74 @@ func (j *Journal) Known(ctx context.Context, operation string, least uint64) (pr
 		return s, nil
 	}
 	return j.Current(ctx, operation)
+}
+
+// parking notes, ahead of the write, that an event is going to be parked.
+func (b *Board) parking() {
+	if b != nil {
+		b.parks.Add(1)
+	}
+}
+
+// nothingParked says whether nothing is parked. Who parks notes it, writes, and
+// then reads the names; who asks this has written a name. If it is not noted by
+// then, who parks will see the name.
+func (b *Board) nothingParked() bool {
+	return b != nil && b.alone && b.quiet.Load() == b.parks.Load()+1
+}
+
+const (
+	// keptInputs bounds the bytes kept for creates that are about to leave, and
+	// keptInput those of one.
+	keptInputs = 16 << 20
+	keptInput  = 8 << 10
+)
+
+// inputs holds payloads that are stored and will be read once soon, the oldest
+// of which make room.
+type inputs struct {
+	mu    sync.Mutex // guards everything below
+	data  map[events.Digest][]byte
+	order []events.Digest // some may have been taken
+	size  int
+}
+
+func (i *inputs) keep(d events.Digest, data []byte) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, there := i.data[d]; there {
+		return
+	}
+	if i.data == nil {
+		i.data = map[events.Digest][]byte{}
+	}
+	i.data[d] = data
+	i.order = append(i.order, d)
+	i.size += len(data)
+	for i.size > keptInputs || len(i.order) > keptInputs/256 {
+		i.size -= len(i.data[i.order[0]])
+		delete(i.data, i.order[0])
+		i.order = i.order[1:]
+	}
+}
+
+func (i *inputs) take(d events.Digest) ([]byte, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	data, there := i.data[d]
+	if there {
+		i.size -= len(data)
+		delete(i.data, d)
+	}
+	return data, there
+}
+
+// Keep holds a payload that was stored until it is read once, if there is room
+// and somebody of this process to read it. The bytes must not change.
+func (j *Journal) Keep(d events.Digest, data []byte) {
+	if j.board != nil && len(data) <= keptInput {
+		j.board.inputs.keep(d, data)
+	}
 }
 
 // list keeps posts in the order in which they moved.

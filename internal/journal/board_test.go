@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
 	"github.com/counterfoil/counterfoil/projections"
@@ -294,6 +295,87 @@ func TestBoardKeepsWhatItPacks(t *testing.T) {
 			if !ok || !reflect.DeepEqual(got, s) {
 				t.Fatalf("%s: got %+v, %v\nwant %+v", operation, got, ok, s)
 			}
+		}
+	})
+}
+
+// Who parks and who writes a name see each other also where the board says that
+// nothing is parked.
+func TestBoardKnowsThatNothingIsParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(true, nil)
+		name := journal.JobName("j-1")
+		look := func(want int, reads bool) {
+			t.Helper()
+			before := d.reads.Load()
+			list, err := d.Parked(t.Context(), "example", name)
+			if err != nil || len(list) != want {
+				t.Errorf("%d parked, %v, want %d", len(list), err, want)
+			}
+			if read := d.reads.Load() > before; read != reads {
+				t.Errorf("asked the store: %t", read)
+			}
+		}
+		all := func(want int) {
+			t.Helper()
+			if list, err := d.Parked(t.Context(), "", ""); err != nil || len(list) != want {
+				t.Errorf("%d parked in all, %v, want %d", len(list), err, want)
+			}
+		}
+		look(0, true) // nobody has looked yet
+		all(0)
+		look(0, false)
+		a := journal.Arrival{Provider: "example", Key: "k", Time: time.Now()}
+		a.Fact.JobID = "j-1"
+		if err := d.Park(t.Context(), a, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		look(1, true)
+		all(1)
+		look(1, true) // one is there
+		if err := d.Unpark(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+		look(0, true) // nobody has looked since
+		all(0)
+		look(0, false)
+	})
+	// Others may park where this process does not write everything.
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(false, nil)
+		if _, err := d.Parked(t.Context(), "", ""); err != nil {
+			t.Fatal(err)
+		}
+		before := d.reads.Load()
+		if _, err := d.Parked(t.Context(), "example", journal.JobName("j-1")); err != nil || d.reads.Load() == before {
+			t.Error("did not ask")
+		}
+	})
+}
+
+// What a create needs is at hand once, and stored.
+func TestBoardKeepsInputs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(true, nil)
+		read := func(data []byte) (asked bool) {
+			t.Helper()
+			before := d.reads.Load()
+			got, err := d.Payload(t.Context(), events.Sum(data))
+			if err != nil || string(got) != string(data) {
+				t.Errorf("%q, %v", got, err)
+			}
+			return d.reads.Load() > before
+		}
+		small, large := []byte("small"), make([]byte, 9<<10)
+		for _, data := range [][]byte{small, large} {
+			digest, err := d.PutPayload(t.Context(), data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Keep(digest, data)
+		}
+		if read(small) || !read(small) || !read(large) {
+			t.Error("the small one is at hand once, the large one never")
 		}
 	})
 }

@@ -86,6 +86,10 @@ type NATS struct {
 	batches  batchNames
 	commits  struct{ alone, batches atomic.Uint64 }
 	group    *Grouped
+
+	// replicated says that reads go to the leader by name. On one replica the
+	// streams allow direct reads, until one says that it does not.
+	replicated atomic.Bool
 }
 
 // Connect connects and checks that the server can carry the journal. It makes
@@ -109,6 +113,7 @@ func Connect(ctx context.Context, c Config) (*NATS, error) {
 	}
 	n := &NATS{conn: conn, js: js, replicas: c.Replicas, batches: batchNames{prefix: rand.Text()[:batchPrefix]}}
 	n.group = Group(direct{n}, c.Group)
+	n.replicated.Store(c.Replicas != 1)
 	if err := n.checkServer(ctx); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("connect to the store: %w", err)
@@ -542,6 +547,13 @@ func classify(err error) error {
 // get is a read at the stream's leader. The library's own reads go to any
 // replica where a stream allows that, and replicas lag.
 func (n *NATS) get(ctx context.Context, s Stream, request any) (Message, error) {
+	if !n.replicated.Load() {
+		m, refused, err := n.directly(ctx, s, request)
+		if !refused {
+			return m, err
+		}
+		n.replicated.Store(true)
+	}
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message *struct {

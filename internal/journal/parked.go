@@ -92,6 +92,7 @@ func (j *Journal) Park(ctx context.Context, a Arrival, keep time.Duration) error
 	if left <= 0 {
 		return nil
 	}
+	j.board.parking()
 	return j.park(ctx, &a, codec.Marshal(&a), left)
 }
 
@@ -142,8 +143,15 @@ func (j *Journal) put(ctx context.Context, s Stream, m Outgoing) error {
 // Parked gives what is parked under a name, of all names if it is "".
 func (j *Journal) Parked(ctx context.Context, provider, name string) ([]Arrival, error) {
 	filter := "parked." + provider + "." + name + ".*"
-	if name == "" {
+	parks := uint64(0)
+	switch {
+	case name == "":
 		filter = "parked.*.*.*"
+		if j.board != nil {
+			parks = j.board.parks.Load() // before the look: what is parked from here on counts
+		}
+	case j.board.nothingParked():
+		return nil, nil
 	}
 	var list []Arrival
 	err := j.each(ctx, Index, filter, func(m Message) error {
@@ -157,6 +165,9 @@ func (j *Journal) Parked(ctx context.Context, provider, name string) ([]Arrival,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read parked webhooks: %w", err)
+	}
+	if name == "" && len(list) == 0 && j.board != nil {
+		j.board.quiet.Store(parks + 1)
 	}
 	return list, nil
 }

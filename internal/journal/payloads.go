@@ -66,6 +66,11 @@ func (j *Journal) putOnce(ctx context.Context, m Outgoing) error {
 
 // Payload gives the bytes of a digest, verified, or ErrNoPayload.
 func (j *Journal) Payload(ctx context.Context, d events.Digest) ([]byte, error) {
+	if j.board != nil {
+		if data, ok := j.board.inputs.take(d); ok {
+			return data, nil
+		}
+	}
 	head, err := j.store.Last(ctx, Payloads, payloadSubject(d))
 	if errors.Is(err, ErrNoMessage) {
 		return nil, fmt.Errorf("%w: %s", ErrNoPayload, d)

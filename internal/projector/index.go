@@ -42,17 +42,16 @@ func (w *Work) name(ctx context.Context, s projections.State, survey *journal.Su
 		if survey.Refers(s.Intent.Provider, reference, s.Operation) {
 			continue
 		}
-		known, named, err := w.p.cfg.Journal.Referred(ctx, s.Intent.Provider, reference)
-		if err != nil {
-			return err
+		if survey != nil {
+			known, named, err := w.p.cfg.Journal.Referred(ctx, s.Intent.Provider, reference)
+			if err != nil {
+				return err
+			}
+			if named && known == s.Operation {
+				continue
+			}
 		}
-		if survey != nil && named && known == s.Operation {
-			continue
-		}
-		own := named && known == s.Operation
-		if !own {
-			own, err = w.p.cfg.Journal.NameReference(ctx, s.Intent.Provider, reference, s.Operation)
-		}
+		own, err := w.p.cfg.Journal.NameReference(ctx, s.Intent.Provider, reference, s.Operation)
 		if err != nil {
 			return err
 		}
