@@ -3,6 +3,7 @@ package projector
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -89,7 +90,7 @@ type holding struct {
 // lasts.
 func (s *sharing) stand(ctx context.Context, partition int, settled func()) error {
 	name := journal.PartitionName(partition)
-	for ctx.Err() == nil {
+	for failed := false; ctx.Err() == nil; {
 		// Another's, until it is ours. One that waits is settled after a while.
 		waited := s.after(ctx, journal.SeatTime+time.Second, settled)
 		seat, err := s.seats.TakeSeat(ctx, partition)
@@ -106,10 +107,16 @@ func (s *sharing) stand(ctx context.Context, partition int, settled func()) erro
 			}
 			// Nobody here can tell whether another projects it.
 			s.p.cfg.Observe.Stalled(name)
-			s.p.cfg.Log.WarnContext(ctx, "no seat can be had for a partition", "partition", partition, "error", err)
+			level := slog.LevelWarn
+			if failed { // once for each time that it cannot
+				level = slog.LevelDebug
+			}
+			failed = true
+			s.p.cfg.Log.Log(ctx, level, "no seat can be had for a partition", "partition", partition, "error", err)
 			_ = s.p.cfg.Clock.Sleep(ctx, time.Second) // the next round sees ctx
 			continue
 		}
+		failed = false
 		given, err := s.work(ctx, partition, seat, settled)
 		if err != nil {
 			return err

@@ -56,6 +56,24 @@ func (a *attended) join(ctx context.Context) ([]poller.Fetch, error) {
 	return fetches, nil
 }
 
+// begin joins those that are known at the start. A store elsewhere may be lost
+// meanwhile, and is waited for; one of this process that fails here is broken.
+func (a *attended) begin(ctx context.Context) (first []poller.Fetch, err error) {
+	for {
+		more, err := a.join(ctx)
+		first = append(first, more...)
+		if err == nil || a.s.cfg.Alone {
+			return first, err
+		}
+		if ctx.Err() == nil {
+			a.s.cfg.Log.WarnContext(ctx, "wake-ups cannot be joined yet", "error", err)
+		}
+		if a.s.cfg.Clock.Sleep(ctx, time.Second) != nil {
+			return first, nil // ctx ended, which is for the caller to see
+		}
+	}
+}
+
 // follow attends to providers that another process remembers meanwhile, until
 // ctx ends.
 func (a *attended) follow(ctx context.Context) error {

@@ -316,7 +316,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.RunChecks(ctx) })
 	group.Go(func() error { return s.RunAdmin(ctx) })
-	projected := make(chan struct{})
+	projected, joined := make(chan struct{}), make(chan struct{})
 	if s.cfg.Roles.Any(Projector) {
 		group.Go(func() error { return s.RunProjector(ctx, func() { close(projected) }) })
 	} else {
@@ -331,14 +331,19 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 			case <-ctx.Done():
 				return nil
 			}
-			return s.RunPoller(ctx, s.instance())
+			return s.runPoller(ctx, s.instance(), func() { close(joined) })
 		})
+	} else {
+		close(joined)
 	}
 	group.Go(func() error {
 		doors := s.cfg.Roles.Any(Ingest | Webhooks)
-		select {
-		case <-projected:
-		case <-ctx.Done():
+		for _, first := range []chan struct{}{projected, joined} {
+			select {
+			case <-first:
+				continue
+			case <-ctx.Done():
+			}
 			if doors {
 				return errors.Join(s.cfg.Listener.Close())
 			}
@@ -412,6 +417,11 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 
 // RunPoller runs one poller under a name of its own.
 func (s *Service) RunPoller(ctx context.Context, name string) error {
+	return s.runPoller(ctx, name, func() {})
+}
+
+// runPoller calls joined once wake-ups would reach it.
+func (s *Service) runPoller(ctx context.Context, name string, joined func()) error {
 	store, call := s.cfg.Store, poller.Caller(s.clocks.Through(s.outbound))
 	if s.cfg.Through != nil {
 		var err error
@@ -426,7 +436,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 		Permits: s.mayPermit, Drain: s.cfg.Drain, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
 	})
 	providers := &attended{s: s, journal: j, poller: p, joined: map[string]bool{}}
-	first, err := providers.join(ctx)
+	first, err := providers.begin(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return nil // told to stop before it had begun
@@ -440,6 +450,7 @@ func (s *Service) RunPoller(ctx context.Context, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.holds.follow(ctx) })
 	group.Go(func() error { return p.Run(ctx, first, s.cfg.Workers) })
+	joined()
 	if !s.cfg.Alone {
 		group.Go(func() error { return providers.follow(ctx) })
 	}
