@@ -678,6 +678,7 @@ const (
 	DeferTargetChanged DeferReason = "target_changed" // origin, account or credential differ from those of an unresolved attempt
 	DeferNoContract    DeferReason = "contract_missing"
 	DeferStorageLow    DeferReason = "storage_low" // no room for what a new job would bring
+	DeferLimit         DeferReason = "at_limit"    // of calls to the account, set by its operator or the contract
 )
 
 // StepDeferred postpones the due steps, but no deadline. One whose Until has

@@ -156,10 +156,12 @@ func (s *State) Rulebook() uint64 { return s.Intent.Rules }
 const deferredPrefix = "deferred: "
 
 // add appends a step, not before a deferral's end. The one read after the
-// result deadline does not wait for a provider that is busy.
+// result deadline does not wait for a provider that is busy, and a cancel not for
+// our own limit.
 func (l *list) add(s *State, step Step) {
 	p := &s.Pace
-	last := step.Kind == StepRead && step.Prompt == "deadline" && p.Deferred == events.DeferThrottled
+	last := step.Kind == StepRead && step.Prompt == "deadline" && (p.Deferred == events.DeferThrottled || p.Deferred == events.DeferLimit) ||
+		step.Kind == StepCancel && p.Deferred == events.DeferLimit
 	if step.Kind != StepDeadline && !last && p.DeferUntil.After(step.At) {
 		step.At, step.Because = p.DeferUntil, deferredPrefix+string(p.Deferred)
 	}

@@ -199,6 +199,9 @@ func (s *Slots) End(n int, now Moment) {
 	one.busy, one.used = false, now.Monotonic
 }
 
+// Unused ends a call that asked nothing.
+func (s *Slots) Unused(n int, now Moment) { s.slots[n].busy, s.slots[n].used = false, now.Monotonic }
+
 // See takes up a message of a slot. now is after it was read.
 func (s *Slots) See(n int, sequence uint64, note Note, now Moment) {
 	if n < 0 || n >= len(s.slots) || sequence <= s.slots[n].sequence {

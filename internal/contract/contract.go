@@ -29,6 +29,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/budget"
 	"github.com/counterfoil/counterfoil/internal/httprule"
 )
 
@@ -48,6 +49,8 @@ type Contract struct {
 	Token      *TokenRule // nil: the provider takes none
 	Webhook    *Webhook   // nil: the provider calls nobody back
 	Limits     Limits
+	// Calls is what may be asked of one account at once and in a stretch of time.
+	Calls budget.Limits
 	// ResultSource is where a finished job's result is found.
 	ResultSource ResultSource
 
@@ -184,8 +187,18 @@ func (p *parser) contract(root *yaml.Node) {
 	p.pacing(s)
 	c.Limits = Limits{maxChecked, 64 << 20}
 	if s.has("limits") {
-		l := p.d.section(s.value["limits"], "limits", "response", "result")
+		l := p.d.section(s.value["limits"], "limits", "response", "result", "concurrency", "per_second", "per_minute")
 		c.Limits = Limits{l.bytes("response", maxChecked, maxChecked), l.bytes("result", 64<<20, 256<<20)}
+		c.Calls = budget.Limits{Concurrency: int(l.integer("concurrency", 1, budget.MaxSlots))}
+		if l.has("per_second") {
+			c.Calls.Requests, c.Calls.Per = int(l.integer("per_second", 1, budget.MaxRequests)), time.Second
+		}
+		if l.has("per_minute") {
+			c.Calls.Requests, c.Calls.Per = int(l.integer("per_minute", 1, budget.MaxRequests)), time.Minute
+		}
+		if l.has("per_second") && l.has("per_minute") {
+			p.d.addf(l.node, "limits", "per_second and per_minute exclude each other: give the one the provider names")
+		}
 	}
 	p.promises(s)
 }

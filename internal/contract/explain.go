@@ -43,14 +43,22 @@ func (c *Contract) Topics() []Topic {
 		{"Status", c.followed()},
 		{"Result", c.collected()},
 		{"Webhook", c.calledBack()},
-		{"Pace", []string{
+		{"Pace", append(c.budgeted(), []string{
 			fmt.Sprintf("A read every %s, at most %s apart; one exchange takes at most %s.",
 				span(c.pacing.interval.fallback), span(c.pacing.pollMax.fallback), span(c.pacing.timeout.fallback)),
 			fmt.Sprintf("After failures the wait doubles from %s up to %s; at most %d create requests.",
 				span(c.pacing.backoff.fallback), span(c.pacing.backoffMax.fallback), c.pacing.attempts),
-		}},
+		}...)},
 		{"Deadlines, unless a caller asks for others", c.deadlineWords()},
 	}...)
+}
+
+// budgeted says what all operations of one account may ask for together.
+func (c *Contract) budgeted() []string {
+	if c.Calls.None() {
+		return nil
+	}
+	return []string{"All operations of one account together: " + c.Calls.String() + ", unless credentials.yaml says otherwise."}
 }
 
 func (c *Contract) preparedFor() []string {

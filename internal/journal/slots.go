@@ -65,7 +65,7 @@ func (a AccountSlots) News(ctx context.Context, since uint64) (list []SlotNews, 
 		case wantToken:
 			news.Want = note.Holder
 		case pauseToken:
-			news.Pause = note.Life
+			news.Pause, news.Note = note.Life, note
 		default:
 			n, err := strconv.Atoi(name)
 			if err != nil || n < 0 {

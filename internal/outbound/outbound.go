@@ -135,6 +135,9 @@ type Request struct {
 	// Credential and own headers are dropped at the first change of origin,
 	// for good.
 	FollowRedirects int
+	// Again, if set, is asked before each redirect is followed: it waits until
+	// another request may leave. Its error ends the call.
+	Again func(ctx context.Context) error
 }
 
 // Answer is what the provider said. Together with a Failure it holds what came
@@ -267,10 +270,13 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	}
 	var a Answer
 	var f *Failure
-	if r.SideEffect || !r.NotAfter.IsZero() {
+	switch {
+	case r.SideEffect:
 		a, f = c.once(ctx, h, r)
-	} else {
-		a, f = c.read(ctx, h, r.FollowRedirects)
+	case !r.NotAfter.IsZero():
+		a, f = c.read(ctx, h, r, func(ctx context.Context, h *hop) (Answer, *Failure) { return c.once(ctx, h, r) })
+	default:
+		a, f = c.read(ctx, h, r, c.readHop)
 	}
 	a.CredentialIdentity = h.identity
 	h.scrub.answer(&a)
@@ -336,10 +342,11 @@ func (c *Client) once(ctx context.Context, h *hop, r Request) (Answer, *Failure)
 }
 
 // read sends a request without side effects and follows redirects.
-func (c *Client) read(ctx context.Context, h *hop, redirects int) (Answer, *Failure) {
+func (c *Client) read(ctx context.Context, h *hop, r Request, send func(context.Context, *hop) (Answer, *Failure)) (Answer, *Failure) {
+	redirects := r.FollowRedirects
 	following := redirects > 0
 	for first := true; ; first = false {
-		a, f := c.readHop(ctx, h)
+		a, f := send(ctx, h)
 		if f != nil && !first {
 			f.Sent = SentUnknown
 		}
@@ -349,6 +356,11 @@ func (c *Client) read(ctx context.Context, h *hop, redirects int) (Answer, *Fail
 		next, err := c.follow(h, a.Header.Get("Location"), &redirects)
 		if err != nil {
 			return a, &Failure{Class: RedirectRefused, Sent: SentUnknown, Err: err}
+		}
+		if r.Again != nil {
+			if err := r.Again(ctx); err != nil {
+				return a, &Failure{Class: Timeout, Sent: SentUnknown, Err: err}
+			}
 		}
 		h.url = next
 	}

@@ -41,6 +41,9 @@ type calls struct {
 	provider string
 	step     projections.StepKind
 
+	// turn is the call's part of the account's limits; nil once it is used.
+	turn *turn
+
 	// When the step is decided, on both clocks.
 	now       time.Time
 	monotonic time.Duration
@@ -193,6 +196,14 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 		// One attempt is one request: a redirect is the attempt's answer, also
 		// where the contract lets reads of that kind follow one.
 		request.FollowRedirects = 0
+	}
+	turn, err := p.turnFor(ctx, s, c, timeout)
+	if err != nil {
+		return outbound.Answer{}, &outbound.Failure{Class: outbound.Canceled, Sent: outbound.NotSent, Err: err}
+	}
+	if turn != nil {
+		defer turn.done()
+		turn.bound(&request)
 	}
 	begun := p.cfg.Clock.Now()
 	answer, err := p.cfg.Call.Do(ctx, request)

@@ -11,7 +11,8 @@ import (
 
 // pace is what one account of a provider said about being asked too often: one
 // operation hears it, and the others of the account need not be told again. It
-// is this process's own and lost with it; the next answer says it again.
+// is this process's own, but where the account's limits are shared the others
+// are told. It is lost with it; the next answer says it again.
 type pace struct {
 	until  time.Time     // not to be asked before
 	wait   time.Duration // how long that was
@@ -26,6 +27,13 @@ func (p *Poller) heard(s projections.State, a outbound.Answer, r contract.Failur
 	if a.Status == 0 {
 		return
 	}
+	if wait := p.hear(s, a, r); wait > 0 {
+		p.tellPause(s.Intent.Provider, s.Intent.Account, wait)
+	}
+}
+
+// hear does it, and gives how long a new wait is; 0 if there is none.
+func (p *Poller) hear(s projections.State, a outbound.Answer, r contract.Failure) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := s.Intent.Provider + "/" + s.Intent.Account
@@ -36,7 +44,7 @@ func (p *Poller) heard(s projections.State, a outbound.Answer, r contract.Failur
 				delete(p.paces, key)
 			}
 		}
-		return
+		return 0
 	}
 	if known == nil {
 		known = &pace{}
@@ -52,7 +60,9 @@ func (p *Poller) heard(s projections.State, a outbound.Answer, r contract.Failur
 	}
 	if until := now.Add(wait); until.After(known.until) {
 		known.until, known.wait = until, wait
+		return wait
 	}
+	return 0
 }
 
 // throttled is when the operation may ask again after its account was told to

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/budget"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
@@ -111,6 +112,16 @@ type Config struct {
 	// Hold says what rests for a provider. Nil means nothing.
 	Hold func(provider string) workflow.Hold
 
+	// Limits gives what may be asked of an account at once and in a stretch of
+	// time. Nil means anything.
+	Limits func(provider, account string) budget.Limits
+	// Process is the name under which this process holds its part of the limits
+	// among others, its alone; "" if it is the only one that calls providers.
+	Process string
+	// Fresh says that no process before it can have made a call, where it is the
+	// only one.
+	Fresh bool
+
 	// Patience is how long a worker waits out the remainder of a wake-up that
 	// came early; a longer one is left to the lease's end. Default 2 s.
 	Patience time.Duration
@@ -146,6 +157,14 @@ type Poller struct {
 	// paces holds what each (provider, account) said about being asked too
 	// often. Guarded by mu.
 	paces map[string]*pace
+	// lines holds the accounts that have limits, once they are called. Guarded by
+	// mu, as what follows.
+	lines      map[string]*line
+	wakeKeeper context.CancelFunc
+	nudged     bool
+
+	began time.Time     // when it was made, where there is no monotonic clock
+	start time.Duration // the same on the monotonic clock
 }
 
 // New makes a Poller.
@@ -159,7 +178,9 @@ func New(cfg Config) *Poller {
 	if cfg.Record == 0 {
 		cfg.Record = 10 * time.Second
 	}
-	return &Poller{cfg: cfg, busy: map[string]chan struct{}{}, paces: map[string]*pace{}}
+	p := &Poller{cfg: cfg, busy: map[string]chan struct{}{}, paces: map[string]*pace{}, lines: map[string]*line{}, began: cfg.Clock.Now()}
+	p.start = p.moment().Monotonic
+	return p
 }
 
 // Fetch gives up to limit leases of one provider, waiting so long for the
@@ -249,9 +270,10 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, o
 			continue
 		}
 		group.Go(func() error {
-			defer func() { place <- struct{}{} }()
+			post := &post{own, shared, place}
+			defer post.leave()
 			for _, lease := range leases {
-				p.serve(ctx, lease)
+				p.serve(atPost(ctx, post), lease)
 			}
 			return nil
 		})
@@ -325,6 +347,8 @@ func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, 
 		work, stop = outlive(ctx, p.cfg.Drain)
 	}
 	defer stop()
+	var mine *turn // of the account's limits, for the next call
+	defer func() { mine.unused() }()
 	for {
 		if ctx.Err() != nil {
 			return s, ctx.Err()
@@ -332,6 +356,19 @@ func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, 
 		d, c, err := p.decide(ctx, s)
 		if err != nil {
 			return s, err
+		}
+		if d.Effect != nil && mine == nil {
+			// Before the permit: what is permitted must not wait.
+			var ready bool
+			if mine, s, ready, err = p.queue(ctx, work, s, d); err != nil {
+				return s, fmt.Errorf("turn of %s: %w", s.Operation, err)
+			} else if !ready {
+				continue
+			}
+		}
+		if d.Effect == nil {
+			mine.unused()
+			mine = nil
 		}
 		if d.Fact == nil && d.Effect == nil {
 			next, ok := projections.Next(s)
@@ -356,7 +393,10 @@ func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, 
 			}
 			continue
 		}
-		if s, err = p.perform(work, s, c, d); err != nil {
+		c.turn, mine = mine, nil
+		s, err = p.perform(work, s, c, d)
+		c.turn.unused() // if nothing was sent
+		if err != nil {
 			return s, fmt.Errorf("%s of %s: %w", d.Step.Kind, lease.Operation(), err)
 		}
 		if s.Sequence == last.sequence {

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/budget"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/webhook"
@@ -231,6 +232,19 @@ func (c *Catalogue) Contract(ctx context.Context, digest events.Digest) (*contra
 	c.byDigest[digest] = one
 	c.mu.Unlock()
 	return one, nil
+}
+
+// Calls gives what may be asked of an account at once and in a stretch of time: by
+// the credentials file, else by the contract for new operations.
+func (c *Catalogue) Calls(provider, account string) budget.Limits {
+	file := c.file.table().accounts[provider]
+	if l := cmp.Or(file[account].Limits, file[AllAccounts].Limits); l != nil {
+		return *l
+	}
+	if one := c.current[provider]; one != nil {
+		return one.Calls
+	}
+	return budget.Limits{}
 }
 
 // Account gives where the calls of a provider and account go as configured now.

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/counterfoil/counterfoil/internal/budget"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/httprule"
 )
@@ -39,6 +41,8 @@ type CredentialsEntry struct {
 	Credential    string // reference
 	WebhookSecret string // reference
 	BaseURL       string
+	// Limits, if not nil, take the place of the contract's, all of them.
+	Limits *budget.Limits
 }
 
 // grant is one pattern of accounts; "*" is any.
@@ -316,7 +320,7 @@ func (r *credentialsReader) provider(m member, table *CredentialsTable) {
 		}
 		var entry CredentialsEntry
 		at := field + "." + a.name
-		for _, f := range r.members(a.value, at, "credential", "webhook_secret", "base_url") {
+		for _, f := range r.members(a.value, at, "credential", "webhook_secret", "base_url", "limits") {
 			switch at := at + "." + f.name; f.name {
 			case "credential":
 				entry.Credential = r.reference(f.value, at)
@@ -330,10 +334,38 @@ func (r *credentialsReader) provider(m member, table *CredentialsTable) {
 				}
 			case "base_url":
 				entry.BaseURL = r.baseURL(f.value, at)
+			case "limits":
+				entry.Limits = r.limits(f.value, at)
 			}
 		}
 		table.accounts[m.name][a.name] = entry
 	}
+}
+
+// limits reads what may be asked of an account at once and in a stretch of time.
+// An empty mapping takes the contract's away.
+func (r *credentialsReader) limits(n *yaml.Node, field string) *budget.Limits {
+	var l budget.Limits
+	for _, m := range r.members(n, field, "concurrency", "per_second", "per_minute") {
+		most := budget.MaxRequests
+		if m.name == "concurrency" {
+			most = budget.MaxSlots
+		}
+		v, err := strconv.Atoi(r.text(m.value, field+"."+m.name))
+		switch {
+		case err != nil || v < 1 || v > most:
+			r.addf(m.value, field+"."+m.name, "must be a whole number between 1 and %d", most)
+		case m.name == "concurrency":
+			l.Concurrency = v
+		case l.Requests > 0:
+			r.addf(m.value, field+"."+m.name, "per_second and per_minute exclude each other: give the one the provider names")
+		case m.name == "per_second":
+			l.Requests, l.Per = v, time.Second
+		case m.name == "per_minute":
+			l.Requests, l.Per = v, time.Minute
+		}
+	}
+	return &l
 }
 
 // reference reads env:NAME or file:/PATH. What is neither is not quoted.

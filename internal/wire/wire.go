@@ -430,7 +430,18 @@ func (s *Service) runPoller(ctx context.Context, name string, joined func()) err
 		}
 	}
 	j := journalOver(store, s.cfg.Clock, s.generation, s.board)
+	// A process that shares the limits counts its part in the store; one that is
+	// alone counts what a run before it may have asked for.
+	process, fresh := name+"/"+s.cfg.Run, false
+	if s.cfg.Alone {
+		_, used, err := j.LedgerTime(ctx)
+		if err != nil {
+			return err
+		}
+		process, fresh = "", !used
+	}
 	p := poller.New(poller.Config{
+		Limits: s.catalogue.Calls, Process: process, Fresh: fresh,
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
 		Permits: s.mayPermit, Drain: s.cfg.Drain, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
@@ -452,6 +463,10 @@ func (s *Service) runPoller(ctx context.Context, name string, joined func()) err
 	group.Go(func() error { return p.Run(ctx, first, s.cfg.Workers) })
 	joined()
 	if !s.cfg.Alone {
+		group.Go(func() error {
+			p.Keep(ctx)
+			return nil
+		})
 		group.Go(func() error { return providers.follow(ctx) })
 	}
 	return group.Wait()
