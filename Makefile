@@ -12,12 +12,13 @@ FUZZTIME    ?= 30s
 MEMORY_RUNS ?= 100000
 SERVER_RUNS ?= 5000
 BENCH       ?= .
+OPEN        ?= 1000 10000 100000
 
 # Our Go files: not those of the tools' modules, nor data that looks like Go.
 FIND = find . \( -name testdata -o -name '.?*' -o -name '_*' -o -path ./tools \) -prune -o -name '*.go' -print
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test fuzz simulate mutants demo drill bench deadcode
+.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test fuzz simulate mutants demo drill bench growth deadcode
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -93,6 +94,10 @@ bench: ## benchmarks ten times, summed up by benchstat
 	test -n "$$packages" || { echo "no benchmark found" >&2; exit 1; }; \
 	out=$$(mktemp) && $(GO) test -run='^$$' -bench='$(BENCH)' -benchmem -count=10 $$packages | tee "$$out" && $(TOOL) benchstat "$$out"; \
 	status=$$?; rm -f "$$out"; exit $$status
+
+growth: ## start, memory and latencies beside OPEN waiting operations: a table, and the plot in docs
+	@for n in $(OPEN); do $(GO) run ./cmd/counterfoil bench --open $$n --ops 500 --rate 50 --sync interval --output json || exit 1; done \
+	| $(GO) run ./tests/growth -svg docs/growth.svg
 
 deadcode: ## functions that neither a command nor a test reaches
 	@dead=$$($(TOOL) deadcode -test ./...) && if [ -n "$$dead" ]; then printf '%s\n' "$$dead"; exit 1; fi
