@@ -350,6 +350,17 @@ func newMemoryPair() (client, server *memoryConn) {
 	return client, server
 }
 
+// ReadNow is Read without waiting: 0 bytes and no error where it would wait.
+func (c *memoryConn) ReadNow(p []byte) (int, error) {
+	c.in.mu.Lock()
+	waits := !c.in.dead && !c.in.broken && !c.in.ended && len(c.in.data) == 0
+	c.in.mu.Unlock()
+	if waits {
+		return 0, nil
+	}
+	return c.Read(p)
+}
+
 func (c *memoryConn) Read(p []byte) (int, error) {
 	for {
 		expired := c.readBefore.wait()

@@ -30,22 +30,26 @@ const zstdWindow = 8 << 20
 // badly, needs 1/256 more bytes and the frame.
 type content struct {
 	coding string // that is undone; empty: none
+	body   io.Reader
 	wire   io.LimitedReader
-	in     *bufio.Reader
+	in     *bufio.Reader // of a coded body
 	out    io.Reader
 	close  func()
 	err    error // the coding cannot be undone
+	whole  bool  // body was read to its end
 }
 
 // newContent reads no more than it must; an unreadable coding shows at the first Read.
-func newContent(resp *http.Response, limit int64) *content {
-	c := &content{wire: io.LimitedReader{R: resp.Body, N: limit + 1}, close: func() {}}
-	c.in = bufio.NewReader(&c.wire)
-	c.out = c.in
-	coding, err := codingOf(resp.Header)
+func newContent(h http.Header, body io.Reader, limit int64) *content {
+	c := &content{body: body, close: func() {}}
+	c.wire = io.LimitedReader{R: (*untilEnd)(c), N: limit + 1}
+	c.out = &c.wire
+	coding, err := codingOf(h)
 	if coding == "" && err == nil {
 		return c
 	}
+	c.in = bufio.NewReader(&c.wire)
+	c.out = c.in
 	c.wire.N += limit/256 + 1024
 	// An empty body is empty in every coding, as that of an answer to HEAD.
 	switch _, peeked := c.in.Peek(1); {
@@ -59,10 +63,19 @@ func newContent(resp *http.Response, limit int64) *content {
 		return c
 	}
 	c.coding = coding
-	resp.Header.Del("Content-Encoding")
-	resp.Header.Del("Content-Length")
+	h.Del("Content-Encoding")
+	h.Del("Content-Length")
 	c.err = c.decode()
 	return c
+}
+
+// untilEnd reads the body and notes its end.
+type untilEnd content
+
+func (u *untilEnd) Read(p []byte) (int, error) {
+	n, err := u.body.Read(p)
+	u.whole = u.whole || err == io.EOF
+	return n, err
 }
 
 func (c *content) decode() error {

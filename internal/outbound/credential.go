@@ -170,13 +170,13 @@ func (c *Client) resolve(ctx context.Context, cr Credential, h *hop) *Failure {
 	h.scrub = newScrubber(s.Reveal(), value)
 	switch cr.In {
 	case InHeader:
-		h.attach = func(r *http.Request) { r.Header.Set(cr.Name, value) }
+		h.secret = Header{http.CanonicalHeaderKey(cr.Name), value}
 	case InBasic:
 		basic := base64.StdEncoding.EncodeToString([]byte(value))
 		h.scrub = newScrubber(append(spellings(value), spellings(s.Reveal())...)...)
-		h.attach = func(r *http.Request) { r.Header.Set("Authorization", "Basic "+basic) }
+		h.secret = Header{"Authorization", "Basic " + basic}
 	case InQuery:
-		h.attach = func(r *http.Request) { r.URL.RawQuery = withParameter(r.URL.RawQuery, cr.Name, value) }
+		h.parameter = Header{cr.Name, value}
 	}
 	if cr.In == InHeader && !headerValue(value) {
 		return &Failure{Class: CredentialMissing, Sent: NotSent, Err: fmt.Errorf("credential %s: has a character that cannot stand in a header", cr.Ref)}

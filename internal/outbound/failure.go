@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/textproto"
 	"os"
-	"strings"
 	"syscall"
 
 	"github.com/counterfoil/counterfoil/internal/httprule"
@@ -127,11 +126,10 @@ func classify(ctx context.Context, err error) Class {
 		return phase.class
 	case errors.Is(err, errEarlyAnswer), errors.As(err, &malformed):
 		return Protocol
-	case strings.Contains(err.Error(), "response headers exceeded"): // net/http has no type for it
+	case errors.Is(err, errHeaderTooLarge):
 		return HeaderTooLarge
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.ErrClosedPipe), errors.Is(err, net.ErrClosed),
-		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.As(err, &netErr),
-		strings.Contains(err.Error(), "server closed idle connection"):
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.As(err, &netErr):
 		return Reset
 	}
 	return Protocol

@@ -30,22 +30,22 @@ func (SystemClock) Now() time.Time { return time.Now() }
 func (s SystemClock) Monotonic() time.Duration { return time.Since(s.start) }
 
 var (
-	errNotAfter         = errors.New("the last moment for sending has passed")
-	errTimeout          = errors.New("the time for the exchange has passed")
-	errFinished         = errors.New("the call has ended")
-	errSecondConnection = errors.New("a call with side effects has one connection")
-	errEarlyAnswer      = errors.New("an answer came before the request was sent")
+	errNotAfter       = errors.New("the last moment for sending has passed")
+	errTimeout        = errors.New("the time for the exchange has passed")
+	errFinished       = errors.New("the call has ended")
+	errEarlyAnswer    = errors.New("an answer came before the request was sent")
+	errHeaderTooLarge = errors.New("the headers are larger than the limit")
 )
 
 // maxBudget keeps sums of durations from overflowing.
 const maxBudget = 1 << 61
 
-// guard decides for one call, one connection, whether bytes may leave, and
-// knows whether any did. Two wrappers ask it:
+// guard decides for one request, on one connection, whether bytes may leave, and
+// knows whether any did. It is asked in two places:
 //
-//	net/http → spoken → (tls.Conn →) wire → dialed connection
+//	carrier.speak → (tls.Conn →) wire → dialed connection
 //
-// spoken sees request bytes only, so it tells the handshake from the request;
+// speak writes request bytes only, so it tells the handshake from the request;
 // wire sits below the encryption and asks the clocks last, right before the
 // connection's own Write.
 type guard struct {
@@ -53,13 +53,17 @@ type guard struct {
 	notAfter time.Time // wall; zero means none
 	// Monotonic limits: the first byte's (if notAfter is set) and the exchange's.
 	monoNotAfter, monoEnd time.Duration
-	ended                 func() error // the context's Err
+	began                 time.Duration // monotonic
+	ended                 func() error  // the context's Err
+	// quiet looks at the connection before the first piece; nil where wire cannot tell.
+	quiet func() error
 
-	// mu guards the fields below: net/http writes in a goroutine of its own,
-	// which may still be about to write when the call has returned.
+	// mu guards the fields below: a long body is written by a goroutine of its
+	// own, while the call reads and may come to its end.
 	mu      sync.Mutex
-	speaks  bool      // net/http has begun to write the request
+	speaks  bool      // the request has begun to be written
 	flushed bool      // its first Write has come back with bytes written
+	pieces  int       // that were let through
 	left    bool      // a request byte was given to the connection, or may have been
 	leftAt  time.Time // wall; zero while nothing left
 	stop    error     // not nil: nothing more may leave
@@ -67,7 +71,7 @@ type guard struct {
 
 func newGuard(clock Clock, r Request, timeout time.Duration, ended func() error) *guard {
 	mono := clock.Monotonic()
-	g := &guard{clock: clock, notAfter: r.NotAfter.Round(0), monoEnd: mono + timeout, ended: ended}
+	g := &guard{clock: clock, notAfter: r.NotAfter.Round(0), monoEnd: mono + timeout, began: mono, ended: ended}
 	if !r.NotAfter.IsZero() {
 		g.monoNotAfter = r.NotAfterMonotonic
 		if g.monoNotAfter == 0 {
@@ -89,6 +93,9 @@ func (g *guard) late() (now time.Time, late bool) {
 // refuse is the check before there is anything to write: errNotAfter if it is
 // too late, and then nothing will ever leave.
 func (g *guard) refuse() error {
+	if g.notAfter.IsZero() {
+		return nil
+	}
 	if _, late := g.late(); !late {
 		return nil
 	}
@@ -115,6 +122,9 @@ func (g *guard) admit() error {
 	if g.clock.Monotonic() > g.monoEnd {
 		stop = errTimeout
 	}
+	if first && stop == nil && g.quiet != nil {
+		stop = g.quiet()
+	}
 	var now time.Time
 	if first {
 		var late bool
@@ -134,10 +144,54 @@ func (g *guard) admit() error {
 	if g.stop != nil {
 		return g.stop
 	}
+	g.pieces++
 	if !g.left {
 		g.left, g.leftAt = true, now
 	}
 	return nil
+}
+
+// begin is said before each piece of the request; first says that it is the first one.
+func (g *guard) begin() (first bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first = !g.speaks
+	g.speaks = true
+	return first
+}
+
+// wrote is said after it: n bytes of it were taken.
+func (g *guard) wrote(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.flushed = g.flushed || n > 0
+}
+
+// untaken is said when the connection took no byte of a piece. If that was the
+// first one, nothing has left: the kernel refused it whole.
+func (g *guard) untaken() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pieces == 1 {
+		g.left, g.leftAt = false, time.Time{}
+	}
+}
+
+// halt lets nothing more leave, because of err, and says why nothing may: that,
+// or what was the reason before.
+func (g *guard) halt(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stop == nil {
+		g.stop = err
+	}
+	return g.stop
+}
+
+func (g *guard) stopped() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stop != nil
 }
 
 // finish lets nothing more leave, and says whether anything may have and what
@@ -167,35 +221,38 @@ func (g *guard) sentAt() time.Time {
 // the like, so every byte goes through Write.
 type wire struct {
 	net.Conn
-	g *guard
+	now   reader // nil: it cannot be looked at without waiting
+	guard *guard // of the request that is on it; nil while idle
+	polls bool   // Read does not wait
+	one   [1]byte
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	if w.polls {
+		return w.now(p)
+	}
+	return w.Conn.Read(p)
 }
 
 func (w *wire) Write(p []byte) (int, error) {
-	if err := w.g.admit(); err != nil {
+	g := w.guard
+	if g == nil {
+		return w.Conn.Write(p)
+	}
+	if err := g.admit(); err != nil {
 		return 0, err
 	}
-	return w.Conn.Write(p)
-}
-
-// spoken is what net/http writes to.
-type spoken struct {
-	net.Conn
-	g *guard
-}
-
-// Write hides an error of the network from net/http, which would drop an
-// answer that is already here: a provider may answer 401 or 413 and close
-// without reading the rest. The reading side finds the answer, or the error.
-func (s *spoken) Write(p []byte) (int, error) {
-	s.g.mu.Lock()
-	s.g.speaks = true
-	s.g.mu.Unlock()
-	n, err := s.Conn.Write(p)
-	s.g.mu.Lock()
-	defer s.g.mu.Unlock()
-	s.g.flushed = s.g.flushed || n > 0
-	if err != nil && s.g.left && s.g.stop == nil {
-		return len(p), nil
+	n, err := w.Conn.Write(p)
+	if n == 0 && err != nil {
+		g.untaken()
 	}
 	return n, err
+}
+
+// quiet is carrier.quiet for a connection without encryption.
+func (w *wire) quiet() error {
+	if w.now == nil {
+		return nil
+	}
+	return verdict(w.now(w.one[:]))
 }

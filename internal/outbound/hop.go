@@ -1,14 +1,12 @@
 package outbound
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,16 +15,22 @@ import (
 
 // hop is a request made ready. Owned by one Do; follow changes it between hops.
 type hop struct {
-	method   string
-	url      *url.URL
-	origin   string
-	header   http.Header
-	body     []byte
-	attach   func(*http.Request) // puts the credential in; nil: none
-	identity string
-	scrub    scrubber
-	timeout  time.Duration
-	maxBody  int64
+	method string
+	url    *url.URL
+	origin string
+	header []Header // names in canonical case
+	body   []byte
+	// secret goes along with the header, parameter with the query, as long as
+	// the origin does not change; the zero values: none.
+	secret, parameter Header
+	identity          string
+	scrub             scrubber
+	timeout           time.Duration
+	maxBody           int64
+	// read says that it changes nothing and may leave at any time. rest is how
+	// long a connection may have been idle that it uses; 0: it has its own.
+	read bool
+	rest time.Duration
 	// trusted are origins that may have any address, trusts says that this hop's
 	// is one of them and was reached through such ones only.
 	trusted []string
@@ -41,7 +45,8 @@ func (c *Client) prepare(r Request) (*hop, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &hop{method: r.Method, body: r.Body, header: http.Header{"User-Agent": {c.cfg.UserAgent}}}
+	h := &hop{method: r.Method, body: r.Body, header: make([]Header, 1, len(r.Header)+1)}
+	h.header[0] = Header{"User-Agent", c.cfg.UserAgent}
 	if h.url, err = url.Parse(link); err != nil {
 		return nil, errors.New("not a URL")
 	}
@@ -59,12 +64,13 @@ func (c *Client) prepare(r Request) (*hop, error) {
 		if reserved(x.Name) {
 			return nil, fmt.Errorf("header %s is not the caller's to set", http.CanonicalHeaderKey(x.Name))
 		}
-		if strings.EqualFold(x.Name, "User-Agent") {
-			h.header.Set(x.Name, x.Value)
+		if x.Name = http.CanonicalHeaderKey(x.Name); x.Name == "User-Agent" {
+			h.header[0] = x
 			continue
 		}
-		h.header.Add(x.Name, x.Value)
+		h.header = append(h.header, x)
 	}
+	slices.SortStableFunc(h.header[1:], func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
 	if err := r.Credential.check(h.header); err != nil {
 		return nil, err
 	}
@@ -78,12 +84,19 @@ func (c *Client) prepare(r Request) (*hop, error) {
 	case r.Timeout < 0 || r.MaxBody < 0 || r.FollowRedirects < 0 || r.NotAfterMonotonic < 0:
 		return nil, errors.New("timeout, body limit, redirects and monotonic limit may not be negative")
 	}
+	h.read = !r.SideEffect && r.NotAfter.IsZero()
+	switch {
+	case h.read:
+		h.rest = restForReads
+	case r.SideEffect && r.Repeatable:
+		h.rest = restForEffects
+	}
 	h.timeout = orDefault(r.Timeout, c.cfg.Timeout)
 	h.maxBody = min(orDefault(r.MaxBody, c.cfg.MaxResponse), c.cfg.MaxResponse)
 	return h, nil
 }
 
-func (cr Credential) check(own http.Header) error {
+func (cr Credential) check(own []Header) error {
 	if cr == (Credential{}) {
 		return nil
 	}
@@ -98,7 +111,7 @@ func (cr Credential) check(own http.Header) error {
 		if !token(cr.Name) || framing(cr.Name) {
 			return fmt.Errorf("credential header %.40q cannot be sent", cr.Name)
 		}
-		if own.Get(cr.Name) != "" {
+		if slices.ContainsFunc(own, func(h Header) bool { return strings.EqualFold(h.Name, cr.Name) && h.Value != "" }) {
 			return fmt.Errorf("header %s is also the credential's", http.CanonicalHeaderKey(cr.Name))
 		}
 	case InQuery:
@@ -112,30 +125,61 @@ func (cr Credential) check(own http.Header) error {
 	return nil
 }
 
-// request is made anew for each hop. It has no GetBody, so net/http cannot
-// send a body a second time.
-func (h *hop) request(ctx context.Context) *http.Request {
+// appendHead writes the request line and the headers, in canonical case and
+// sorted, behind Host, User-Agent and Content-Length. All of it was checked: no
+// value has a line end.
+func (h *hop) appendHead(b []byte, closes bool) []byte {
 	u := *h.url
-	r := &http.Request{
-		Method: h.method, URL: &u, Host: u.Host, Header: h.header.Clone(),
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	if h.parameter.Name != "" {
+		u.RawQuery = withParameter(u.RawQuery, h.parameter.Name, h.parameter.Value)
 	}
-	switch {
-	case len(h.body) > 0:
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(h.body)), int64(len(h.body))
-	case h.method != http.MethodGet && h.method != http.MethodHead:
-		r.Body = http.NoBody
+	b = append(b, h.method...)
+	b = append(b, ' ')
+	b = append(b, u.RequestURI()...)
+	b = append(b, " HTTP/1.1\r\n"...)
+	b = appendHeader(b, Header{"Host", u.Host})
+	for _, x := range h.header[:1] { // an empty one is left out
+		if x.Value != "" {
+			b = appendHeader(b, x)
+		}
+	}
+	switch h.method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch: // some servers insist on one
+		b = appendLength(b, len(h.body))
 	default:
-		// A body that cannot be had again, though it is empty and nothing of it
-		// is written: net/http would resend the read by itself when a connection
-		// it kept alive is reset, and the provider would be asked twice for one
-		// recorded read, without a wait between.
-		r.Body = io.NopCloser(strings.NewReader(""))
+		if len(h.body) > 0 {
+			b = appendLength(b, len(h.body))
+		}
 	}
-	if h.attach != nil {
-		h.attach(r)
+	secret := h.secret
+	for _, x := range h.header[1:] {
+		if secret.Name != "" && secret.Name <= x.Name {
+			b, secret = appendHeader(b, secret), Header{}
+		}
+		if x.Name != h.secret.Name {
+			b = appendHeader(b, x)
+		}
 	}
-	return r.WithContext(ctx)
+	if secret.Name != "" {
+		b = appendHeader(b, secret)
+	}
+	if closes {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+func appendHeader(b []byte, h Header) []byte {
+	b = append(b, h.Name...)
+	b = append(b, ": "...)
+	b = append(b, strings.Trim(h.Value, " \t")...)
+	return append(b, "\r\n"...)
+}
+
+func appendLength(b []byte, n int) []byte {
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, int64(n), 10)
+	return append(b, "\r\n"...)
 }
 
 // redirects reports whether this request may be sent again to the Location of
@@ -155,14 +199,15 @@ func (h *hop) redirects(status int) bool {
 // leaveOrigin drops the credential and all headers but those that say nothing
 // about the caller. It is not undone if a later redirect leads back.
 func (h *hop) leaveOrigin() {
-	h.attach = nil
-	kept := make(http.Header)
-	for _, name := range []string{"User-Agent", "Accept", "Accept-Encoding", "Accept-Language", "Range"} {
-		if v := h.header.Values(name); v != nil {
-			kept[name] = v
+	h.secret, h.parameter = Header{}, Header{}
+	own := h.header[1:]
+	h.header = h.header[:1:1]
+	for _, x := range own {
+		switch x.Name {
+		case "Accept", "Accept-Encoding", "Accept-Language", "Range":
+			h.header = append(h.header, x)
 		}
 	}
-	h.header = kept
 }
 
 // framing names the headers that belong to the connection or frame the message.

@@ -1,21 +1,42 @@
 // Package outbound is the only HTTP client: it sends one request to a provider
 // and says truthfully whether any byte of it can have left.
 //
-// Specifications: HTTP/1.1 of RFC 9110 and RFC 9112, on net/http's Transport.
-// HTTP/2 is never used, proxies and cookies neither.
+// Specifications: HTTP/1.1 of RFC 9110 and RFC 9112. Requests are written here,
+// answers are read by net/http's ReadResponse. Its Transport is not used: it
+// sends some requests again by itself, and costs twice the time. HTTP/2 is never
+// used (one connection would carry several calls, and a byte of one could not be
+// told from another's), proxies and cookies neither.
+//
+// Guarantees for every request:
+//
+//   - It is written once. Nothing is resent; a redirect is followed for reads only.
+//   - Failure.Sent is NotSent only if the kernel took no byte of it and will
+//     take none: nothing was written, or its first Write took nothing. Every
+//     doubt is SentUnknown. After a failure was reported no further byte leaves.
+//   - A connection that the provider has closed, or on which it has spoken unasked, gets
+//     no request: it is looked at, without waiting, right before. Where that
+//     shows on one that was kept, the call takes another.
 //
 // Guarantees for a call with side effects (Request.SideEffect):
 //
-//   - At most one request is written, on a connection opened for it and closed
-//     after it. Nothing is resent, no redirect is followed. (On a connection
-//     that was kept alive and has died, net/http by itself sends a POST that
-//     carries Idempotency-Key again.)
 //   - The first byte leaves only if NotAfter has not passed, on the wall clock
 //     and on the monotonic clock, asked inside the connection's Write; for TLS,
-//     inside the Write below the encryption. After a failure was reported no
-//     further byte leaves.
-//   - Failure.Sent is NotSent only if no byte of the request was given to the
-//     network. Every doubt is SentUnknown.
+//     inside the Write below the encryption.
+//   - Its connection was opened for it and is closed after it, unless it is
+//     Repeatable; then it may use one that was idle for a second at most. Between
+//     the look and the provider's reading lies a journey over the network, in
+//     which the provider may close. For a call that the provider takes twice
+//     that costs a repetition; for another it would cost certainty.
+//
+// Connections that are kept. One carries one request at a time and the next one
+// only if the answer was read to its end, nothing came behind it, the whole
+// request was written in time and neither side said close. It is used again for the
+// same scheme, host and port, the same trust and the same credential only (so
+// never after a rotation); for a read after 30 s idle at most, for a repeatable
+// call after 1 s, and never in the last second before the provider closes, where
+// it has said when (Keep-Alive: timeout). After 5 minutes it is replaced. At most 32
+// are idle for one such place, 256 in all. A connection that cannot be looked at
+// (a Dialer's own, without ReadNow) carries one request.
 //
 // Guarantees for every call: the whole exchange ends within its timeout, the
 // body and the headers are bounded, credentials are resolved for this call and
@@ -26,8 +47,7 @@
 // on the way (also one that leads back), Config.Policy decides on the IP address
 // that is dialled, after name resolution and before the first packet; a name
 // that resolves differently a moment later gains nothing by it. A
-// refused destination sees nothing, and is named in the Failure. Connections
-// that were opened for a trusted origin and others are never used for each other.
+// refused destination sees nothing, and is named in the Failure.
 //
 // Content codings. None is asked for, yet some hosts send stored objects
 // compressed. gzip, deflate and zstd are undone; limits, Answer.Body and with
@@ -35,8 +55,9 @@
 // is in any other coding, or in several, is not handed on.
 //
 // Limits. Between the clock check and the system call lie microseconds in which
-// the process can be stopped; they are not closed. A read that meets an idle connection's end
-// fails, since what the provider saw of it is not known; its caller reads again. Names of headers are written in
+// the process can be stopped; they are not closed. A call on a connection that the
+// provider closes at that moment fails, since what it saw of it is not known; its
+// caller repeats it by its own rules. Names of headers are written in
 // canonical case and sorted order; only values of one name keep theirs. A body
 // that ends with the connection (Answer.CloseDelimited) cannot be told from a cut one.
 package outbound
@@ -50,10 +71,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -118,6 +137,10 @@ type Request struct {
 	// SideEffect marks a call that changes something at the provider: create,
 	// cancel, cleanup, a result that can be read once. It needs NotAfter.
 	SideEffect bool
+	// Repeatable says of a call with side effects that the provider takes a second
+	// one for the same: a create it deduplicates, a cancel that is safe to repeat.
+	// It may use a connection that was kept, and leaves one. Reads do so anyway.
+	Repeatable bool
 	// NotAfter is the last wall time at which the first byte may leave. Zero
 	// means none, and is refused with SideEffect. A read with NotAfter is sent
 	// like a call with side effects.
@@ -160,9 +183,8 @@ type Answer struct {
 	Scrubbed int
 	// URL of the last hop, without the credential.
 	URL string
-	// SentAt is the wall time of the first byte's clock check (of a read: when it
-	// got its connection); zero if not sent. AnsweredAt is when the headers
-	// had arrived.
+	// SentAt is the wall time of the first byte's clock check; zero if not sent.
+	// AnsweredAt is when the headers had arrived.
 	SentAt, AnsweredAt time.Time
 	// Date is the provider's Date header, zero if none could be read.
 	Date time.Time
@@ -175,9 +197,7 @@ type Client struct {
 	cfg      Config
 	tls      *tls.Config
 	guardian *ssrf.Guardian
-	// Kept-alive connections, for reads only. Those to trusted origins are apart:
-	// the same host and port may not be dialled for others.
-	trusted, others *http.Transport
+	pool     *pool
 }
 
 // New checks cfg and makes a Client. Close it to drop idle connections.
@@ -212,25 +232,11 @@ func New(cfg Config) (*Client, error) {
 	}
 	c.tls.NextProtos = []string{"http/1.1"}
 	if c.tls.ClientSessionCache == nil {
-		// A fresh connection per create is affordable because it resumes.
+		// A fresh connection for a create is affordable because it resumes.
 		c.tls.ClientSessionCache = tls.NewLRUClientSessionCache(64)
 	}
-	c.trusted, c.others = c.pool(true), c.pool(false)
+	c.pool = newPool(cfg.Clock)
 	return c, nil
-}
-
-// pool makes the transport that keeps connections for reads.
-func (c *Client) pool(trusted bool) *http.Transport {
-	t := c.transport()
-	t.MaxIdleConnsPerHost = 16
-	t.IdleConnTimeout = 60 * time.Second
-	t.DialContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.dial(ctx, addr, trusted, false, nil)
-	}
-	t.DialTLSContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
-		return c.dial(ctx, addr, trusted, true, nil)
-	}
-	return t
 }
 
 func orDefault[T comparable](v, d T) T {
@@ -241,21 +247,8 @@ func orDefault[T comparable](v, d T) T {
 	return v
 }
 
-// Close drops idle connections. Calls under way are not disturbed.
-func (c *Client) Close() {
-	c.trusted.CloseIdleConnections()
-	c.others.CloseIdleConnections()
-}
-
-func (c *Client) transport() *http.Transport {
-	var p http.Protocols
-	p.SetHTTP1(true)
-	return &http.Transport{
-		Protocols:              &p,
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: c.cfg.MaxHeader,
-	}
-}
+// Close drops idle connections, and those of calls under way when they end.
+func (c *Client) Close() { c.pool.close() }
 
 // Do sends r and reads the answer. An error is always a *Failure.
 func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
@@ -270,13 +263,10 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	}
 	var a Answer
 	var f *Failure
-	switch {
-	case r.SideEffect:
-		a, f = c.once(ctx, h, r)
-	case !r.NotAfter.IsZero():
-		a, f = c.read(ctx, h, r, func(ctx context.Context, h *hop) (Answer, *Failure) { return c.once(ctx, h, r) })
-	default:
-		a, f = c.read(ctx, h, r, c.readHop)
+	if h.read {
+		a, f = c.read(ctx, h, r)
+	} else {
+		a, f = c.call(ctx, h, r)
 	}
 	a.CredentialIdentity = h.identity
 	h.scrub.answer(&a)
@@ -288,65 +278,58 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, nil
 }
 
-// once writes one request on one connection of its own.
-func (c *Client) once(ctx context.Context, h *hop, r Request) (Answer, *Failure) {
-	a := Answer{URL: h.url.String()}
+// call writes one request, on a connection that was kept where the request may
+// use one, else on one of its own.
+func (c *Client) call(ctx context.Context, h *hop, r Request) (Answer, *Failure) {
 	g := newGuard(c.cfg.Clock, r, h.timeout, ctx.Err)
+	fails := func(class Class, err error) (Answer, *Failure) {
+		return Answer{URL: h.url.String()}, &Failure{Class: class, Sent: NotSent, Err: err}
+	}
 	if err := g.refuse(); err != nil { // saves a connection; the check that counts is in Write
-		return a, &Failure{Class: NotAfter, Sent: NotSent, Err: err}
+		return fails(NotAfter, err)
 	}
-	conn, err := c.dial(ctx, address(h.url), h.trusts, h.url.Scheme == "https", g)
-	if err != nil {
-		// The handshake of a connection carries no byte of the request.
-		return a, &Failure{Class: classify(ctx, err), Sent: NotSent, Err: err}
+	at := place{trusted: h.trusts, secure: h.url.Scheme == "https", addr: address(h.url)}
+	if h.secret.Name != "" || h.parameter.Name != "" {
+		at.identity = h.identity
 	}
-	defer conn.Close()
-	defer func() { _, _ = g.finish() }() // whatever the answer was, nothing more leaves
-	if err := g.refuse(); err != nil {   // or the context's end would hide the reason
-		return a, &Failure{Class: NotAfter, Sent: NotSent, Err: err}
+	on := c.kept(at, h)
+	if on == nil {
+		var err error
+		if on, err = c.dial(ctx, at, g); err != nil {
+			// The handshake of a connection carries no byte of the request.
+			return fails(classify(ctx, err), err)
+		}
 	}
+	if err := g.refuse(); err != nil { // or the context's end would hide the reason
+		on.Close()
+		return fails(NotAfter, err)
+	}
+	a, again, f := c.exchange(ctx, h, on, g, h.rest > 0 && on.wire.now != nil)
+	if again {
+		on.wire.guard = nil
+		c.pool.put(on)
+	}
+	return a, f
+}
 
-	var taken atomic.Bool
-	take := func(context.Context, string, string) (net.Conn, error) {
-		if taken.Swap(true) {
-			return nil, errSecondConnection
+// kept gives a connection from the pool that is open and has nothing to say; nil if there is none.
+func (c *Client) kept(at place, h *hop) *carrier {
+	for h.rest > 0 {
+		on := c.pool.take(at, h.rest)
+		if on == nil || on.quiet() == nil {
+			return on
 		}
-		return conn, nil
+		on.Close()
 	}
-	t := c.transport()
-	t.DisableKeepAlives = true
-	t.DialContext, t.DialTLSContext = take, take
-	defer t.CloseIdleConnections()
-
-	resp, err := t.RoundTrip(h.request(ctx))
-	if err == nil && !g.sent() {
-		err = errEarlyAnswer
-		resp.Body.Close()
-	}
-	if err != nil {
-		// From here on no byte leaves, whatever net/http's write loop still
-		// holds: this is what makes NotSent true rather than likely.
-		left, stop := g.finish()
-		a.SentAt = g.sentAt()
-		f := &Failure{Class: classify(ctx, err), Sent: SentUnknown, Err: err}
-		if !left {
-			f.Sent = NotSent
-		}
-		if errors.Is(stop, errNotAfter) {
-			f.Class, f.Err = NotAfter, stop
-		}
-		return a, f
-	}
-	a.SentAt = g.sentAt()
-	return a, c.receive(ctx, resp, h.maxBody, &a)
+	return nil
 }
 
 // read sends a request without side effects and follows redirects.
-func (c *Client) read(ctx context.Context, h *hop, r Request, send func(context.Context, *hop) (Answer, *Failure)) (Answer, *Failure) {
+func (c *Client) read(ctx context.Context, h *hop, r Request) (Answer, *Failure) {
 	redirects := r.FollowRedirects
 	following := redirects > 0
 	for first := true; ; first = false {
-		a, f := send(ctx, h)
+		a, f := c.call(ctx, h, r)
 		if f != nil && !first {
 			f.Sent = SentUnknown
 		}
@@ -364,32 +347,6 @@ func (c *Client) read(ctx context.Context, h *hop, r Request, send func(context.
 		}
 		h.url = next
 	}
-}
-
-func (c *Client) readHop(ctx context.Context, h *hop) (Answer, *Failure) {
-	a := Answer{URL: h.url.String()}
-	// GotConn runs in RoundTrip, or in a dial that outlives it.
-	var gotConn atomic.Pointer[time.Time]
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) {
-			now := c.cfg.Clock.Now()
-			gotConn.Store(&now)
-		},
-	})
-	pool := c.others
-	if h.trusts {
-		pool = c.trusted
-	}
-	resp, err := pool.RoundTrip(h.request(traced))
-	f := &Failure{Sent: NotSent, Err: err}
-	if at := gotConn.Load(); at != nil {
-		a.SentAt, f.Sent = *at, SentUnknown
-	}
-	if err != nil {
-		f.Class = classify(ctx, err)
-		return a, f
-	}
-	return a, c.receive(ctx, resp, h.maxBody, &a)
 }
 
 // follow decides where a redirect leads and strips what must not go along.
@@ -417,22 +374,26 @@ func (c *Client) follow(h *hop, location string, left *int) (*url.URL, error) {
 	return to, nil
 }
 
-// receive takes the response apart. It reads at most one byte more than limit,
-// and closes the body, which drops the connection unless the end was reached.
-func (c *Client) receive(ctx context.Context, resp *http.Response, limit int64, a *Answer) *Failure {
-	defer resp.Body.Close()
+// receive takes the response apart. It reads at most one byte more than the
+// limit; whole says that the body was read to its end.
+func (c *Client) receive(ctx context.Context, resp *http.Response, h *hop, a *Answer) (whole bool, _ *Failure) {
+	limit := h.maxBody
 	a.AnsweredAt = c.cfg.Clock.Now()
 	a.Status, a.Header = resp.StatusCode, resp.Header
 	a.Date, _ = httprule.ParseDate(resp.Header.Get("Date"))
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		a.Truncated = true
-		return &Failure{Class: Protocol, Sent: SentUnknown, Err: errors.New("unasked change of protocol")}
+		return false, &Failure{Class: Protocol, Sent: SentUnknown, Err: errors.New("unasked change of protocol")}
 	}
-	a.CloseDelimited = resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && resp.Request.Method != http.MethodHead
-	body := newContent(resp, limit)
+	a.CloseDelimited = resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && h.method != http.MethodHead
+	body := newContent(resp.Header, resp.Body, limit)
 	defer body.Close()
 	var buf bytes.Buffer
-	n, err := io.Copy(&buf, io.LimitReader(body, limit+1))
+	if n := resp.ContentLength; n > 0 && body.coding == "" && h.method != http.MethodHead {
+		// What is said may be a lie; bytes.MinRead more and it need not grow.
+		buf.Grow(int(min(n, limit, 64<<10)) + bytes.MinRead)
+	}
+	n, err := buf.ReadFrom(io.LimitReader(body, limit+1))
 	if err == nil && n <= limit {
 		err = body.end()
 	}
@@ -442,7 +403,7 @@ func (c *Client) receive(ctx context.Context, resp *http.Response, limit int64, 
 	case n > limit || body.tooLong():
 		f.Class, f.Err = BodyTooLarge, fmt.Errorf("body is larger than %d bytes", limit)
 	case err == nil:
-		return nil
+		return body.whole, nil
 	case errors.Is(err, errCoding):
 		f.Class, f.Err = Encoding, err
 	default:
@@ -452,19 +413,18 @@ func (c *Client) receive(ctx context.Context, resp *http.Response, limit int64, 
 		}
 	}
 	a.Truncated = true
-	return f
+	return body.whole, f
 }
 
-// dial connects, and for https shakes hands. With a guard, every byte written
-// afterwards passes it.
-func (c *Client) dial(ctx context.Context, addr string, trusted, secure bool, g *guard) (net.Conn, error) {
+// dial connects, and for https shakes hands. Every byte written passes g.
+func (c *Client) dial(ctx context.Context, at place, g *guard) (*carrier, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
 	defer cancel()
-	host, _, err := net.SplitHostPort(addr)
+	host, _, err := net.SplitHostPort(at.addr)
 	if err != nil {
 		return nil, &phaseError{Dial, err}
 	}
-	conn, err := c.connect(ctx, host, addr, trusted)
+	conn, err := c.connect(ctx, host, at.addr, at.trusted)
 	if err != nil {
 		class := Dial
 		if dns := (*net.DNSError)(nil); errors.As(err, &dns) {
@@ -473,28 +433,23 @@ func (c *Client) dial(ctx context.Context, addr string, trusted, secure bool, g 
 		if refused := (*refusedError)(nil); errors.As(err, &refused) {
 			class = DestinationRefused
 		}
-		return nil, &phaseError{class, fmt.Errorf("connect to %s: %w", addr, err)}
+		return nil, &phaseError{class, fmt.Errorf("connect to %s: %w", at.addr, err)}
 	}
-	if g != nil {
-		conn = &wire{conn, g}
+	w := &wire{Conn: conn, now: nowReader(conn), guard: g}
+	if !at.secure {
+		return newCarrier(w, w, at, g.began), nil
 	}
-	if secure {
-		cfg := c.tls
-		if cfg.ServerName == "" {
-			cfg = c.tls.Clone()
-			cfg.ServerName = host
-		}
-		tc := tls.Client(conn, cfg)
-		if err := tc.HandshakeContext(ctx); err != nil {
-			conn.Close()
-			return nil, &phaseError{TLS, fmt.Errorf("TLS handshake with %s: %w", addr, err)}
-		}
-		conn = tc
+	cfg := c.tls
+	if cfg.ServerName == "" {
+		cfg = c.tls.Clone()
+		cfg.ServerName = host
 	}
-	if g != nil {
-		conn = &spoken{conn, g}
+	tc := tls.Client(w, cfg)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, &phaseError{TLS, fmt.Errorf("TLS handshake with %s: %w", at.addr, err)}
 	}
-	return conn, nil
+	return newCarrier(tc, w, at, g.began), nil
 }
 
 // connect dials where the policy lets it.

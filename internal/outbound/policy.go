@@ -44,6 +44,11 @@ func ParseNetwork(s string) (netip.Prefix, error) {
 // asks control with each address that a name led to, before it connects to it,
 // and does not connect where control returns an error. A connection whose
 // Dialer never asked is closed unused, unless the origin is trusted.
+//
+// A connection is kept for further requests if it is a syscall.Conn, as sockets
+// are, or has ReadNow(p []byte) (int, error): Read without waiting, 0 and no
+// error where there is nothing to read yet. It is looked at with that before
+// each request.
 type Dialer func(ctx context.Context, network, addr string, control Control) (net.Conn, error)
 
 // Control has the meaning and the type of net.Dialer's ControlContext: address
