@@ -189,6 +189,7 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 	}
 	if guard != nil {
 		request.SideEffect, request.NotAfter = true, guard.NotAfter
+		request.Repeatable = repeatable(s.Intent.Promises, c.step)
 		if p.cfg.Monotonic != nil {
 			// A wall clock that is set back after the decision lets nothing out.
 			request.NotAfterMonotonic = c.monotonic + guard.NotAfter.Sub(c.now)
@@ -219,6 +220,24 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 		p.cfg.Observe(e)
 	}
 	return answer, failure
+}
+
+// repeatable says whether the contract takes the call a second time. Of any
+// other, a doubt whether it was sent costs a look-up or a person's time, and it
+// shares no connection that may be closing.
+func repeatable(p events.Promises, step projections.StepKind) bool {
+	switch step {
+	case projections.StepPrepare: // only such calls can be prepared by
+		return true
+	case projections.StepCreate:
+		return p.Guarantee == events.Deduplicated
+	case projections.StepCancel:
+		return p.RepeatCancel
+	case projections.StepCollect:
+		return p.RepeatResult
+	case projections.StepPresume, projections.StepLookup, projections.StepRead, projections.StepDeadline:
+	}
+	return false
 }
 
 // traceparent is the W3C trace context of one call: the operation's trace, and a
