@@ -37,6 +37,11 @@ func ResolveLink(base, ref string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("link: %w", err)
 	}
+	return resolved(b, r)
+}
+
+// resolved expects a checked base.
+func resolved(b, r *url.URL) (string, error) {
 	u := b.ResolveReference(r)
 	u.Fragment, u.RawFragment = "", ""
 	u.RawQuery = lineSafe(u.RawQuery)
@@ -48,6 +53,30 @@ func ResolveLink(base, ref string) (string, error) {
 		return "", fmt.Errorf("link: longer than %d bytes", MaxURL)
 	}
 	return s, nil
+}
+
+// Absolute is ResolveLink of a URL against itself, in parts: the link that it
+// leads to, parsed and as text, and its Origin.
+func Absolute(rawURL string) (u *url.URL, link, from string, err error) {
+	given, err := parse(rawURL)
+	if err != nil {
+		return nil, "", "", fmt.Errorf("link: %w", err)
+	}
+	if err := check(given); err != nil {
+		return nil, "", "", fmt.Errorf("link: %w", err)
+	}
+	if link, err = resolved(given, given); err != nil {
+		return nil, "", "", err
+	}
+	if u = given; link != rawURL {
+		if u, err = parse(link); err != nil {
+			return nil, "", "", fmt.Errorf("link: %w", err)
+		}
+		if err := check(u); err != nil {
+			return nil, "", "", fmt.Errorf("link: %w", err)
+		}
+	}
+	return u, link, origin(u), nil
 }
 
 // Base is a base URL in one spelling, its origin as Origin gives it and its path

@@ -132,6 +132,36 @@ func FuzzResolveLink(f *testing.F) {
 	})
 }
 
+// Absolute is three other functions in one.
+func FuzzAbsolute(f *testing.F) {
+	for _, s := range []string{
+		rfc, "https://API.example.com:0443/a/../b?x=1%2F2", "HTTP://h:/", "https://h/a b?c d#e", "http://[::1]:80/", "https://h?",
+		"https://h/%zz", "https://h/a%2fb/./", "https://u:pw@h/", "/v1", "https://h/\u00e9?\u00e9", "https://h:65536/", "mailto:a@b", "",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		u, link, origin, err := httprule.Absolute(raw)
+		want, refused := httprule.ResolveLink(raw, raw)
+		if (err == nil) != (refused == nil) || link != want {
+			t.Fatalf("Absolute(%q) = %q, %v; ResolveLink gives %q, %v", raw, link, err, want, refused)
+		}
+		if err != nil {
+			if u != nil || origin != "" || strings.Contains(err.Error(), "pw") {
+				t.Errorf("Absolute(%q) = %v, %q, %v", raw, u, origin, err)
+			}
+			return
+		}
+		parsed, err := url.Parse(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := httprule.Origin(link); err != nil || o != origin || *u != *parsed {
+			t.Errorf("Absolute(%q) = %#v, %q; %q gives %#v, %q, %v", raw, u, origin, link, parsed, o, err)
+		}
+	})
+}
+
 func plain(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }) < 0
 }

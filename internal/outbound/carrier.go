@@ -144,30 +144,45 @@ func nowReader(conn net.Conn) reader {
 		if err != nil {
 			return nil
 		}
-		return func(p []byte) (int, error) { return readNow(raw, p) }
+		s := &socket{raw: raw}
+		s.take = s.read
+		return s.now
 	}
 	return nil
 }
 
-func readNow(raw syscall.RawConn, p []byte) (n int, err error) {
-	failed := raw.Read(func(fd uintptr) bool {
-		for {
-			if n, err = syscall.Read(int(fd), p); !errors.Is(err, syscall.EINTR) {
-				return true // never waits
-			}
+// socket reads from a file descriptor without waiting. It has one user at a time.
+type socket struct {
+	raw  syscall.RawConn
+	take func(fd uintptr) bool // read, made once
+	p    []byte
+	n    int
+	err  error
+}
+
+func (s *socket) read(fd uintptr) bool {
+	for {
+		if s.n, s.err = syscall.Read(int(fd), s.p); !errors.Is(s.err, syscall.EINTR) {
+			return true // never waits
 		}
-	})
+	}
+}
+
+func (s *socket) now(p []byte) (int, error) {
+	s.p = p
+	failed := s.raw.Read(s.take)
+	s.p = nil
 	switch {
 	case failed != nil:
 		return 0, failed
-	case errors.Is(err, syscall.EAGAIN):
+	case errors.Is(s.err, syscall.EAGAIN):
 		return 0, errNothingYet
-	case err != nil:
-		return 0, err
-	case n == 0:
+	case s.err != nil:
+		return 0, s.err
+	case s.n == 0:
 		return 0, io.EOF
 	}
-	return n, nil
+	return s.n, nil
 }
 
 // moment is a time on both clocks of a Clock.
@@ -202,7 +217,7 @@ func patienceOf(h http.Header) time.Duration {
 // exchange writes one request on a connection and reads the answer. kept says
 // that the connection may carry another one. Without it the carrier is closed.
 func (c *Client) exchange(ctx context.Context, h *hop, on *carrier, g *guard, keep bool) (a Answer, kept bool, f *Failure) {
-	a.URL = h.url.String()
+	a.URL = h.link
 	heeded := context.AfterFunc(ctx, on.interrupt)
 	w := on.write(h, g, !keep)
 	resp, err := (*http.Response)(nil), w.failed()

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -147,39 +148,94 @@ func (c *Client) lookup(ctx context.Context, ref string) (Secret, *Failure) {
 	return s, nil
 }
 
-// resolve puts the credential into h.
+// spelled is what is made of a credential's value for one Credential: it costs
+// more than reading the value, and stays the same until that is rotated.
+type spelled struct {
+	value, identity string
+	// secret goes along as a header, parameter in the query.
+	secret, parameter Header
+	scrub             scrubber
+	err               error // it cannot be sent
+}
+
+func (c *Client) spell(cr Credential, raw string) *spelled {
+	sp := &spelled{value: raw}
+	if cr.In == Nowhere {
+		sp.scrub = newScrubber(spellings(raw)...)
+		return sp
+	}
+	sp.identity = Identity(c.cfg.IdentityKey, NewSecret(raw))
+	value := strings.Replace(orDefault(cr.Format, "{}"), "{}", raw, 1)
+	sp.scrub = newScrubber(raw, value)
+	switch cr.In {
+	case InHeader:
+		sp.secret = Header{http.CanonicalHeaderKey(cr.Name), value}
+		if !headerValue(value) {
+			sp.err = fmt.Errorf("credential %s: has a character that cannot stand in a header", cr.Ref)
+		}
+	case InBasic:
+		sp.scrub = newScrubber(append(spellings(value), spellings(raw)...)...)
+		sp.secret = Header{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(value))}
+	case InQuery:
+		sp.parameter = Header{cr.Name, value}
+	case Nowhere:
+	}
+	return sp
+}
+
+// maxSpelled bounds how many credentials are remembered.
+const maxSpelled = 256
+
+// spellbook remembers what was spelled last for each credential. Pointers, so
+// that nothing which prints a Client follows them.
+type spellbook struct {
+	mu   sync.Mutex // guards last
+	last map[Credential]*spelled
+}
+
+func (b *spellbook) find(cr Credential, value string) *spelled {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if sp := b.last[cr]; sp != nil && sp.value == value {
+		return sp
+	}
+	return nil
+}
+
+func (b *spellbook) keep(cr Credential, sp *spelled) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last == nil || len(b.last) >= maxSpelled {
+		b.last = map[Credential]*spelled{}
+	}
+	b.last[cr] = sp
+}
+
+// resolve reads the credential's value and puts it into h.
 func (c *Client) resolve(ctx context.Context, cr Credential, h *hop) *Failure {
 	if cr.Ref == "" {
 		return nil
 	}
 	s, f := c.lookup(ctx, cr.Ref)
-	if cr.In == Nowhere {
-		if f == nil {
-			h.scrub = newScrubber(spellings(s.Reveal())...)
-		}
-		return nil
-	}
 	if f != nil {
+		if cr.In == Nowhere {
+			return nil
+		}
 		return f
 	}
-	h.identity = Identity(c.cfg.IdentityKey, s)
-	if cr.Identity != "" && cr.Identity != h.identity {
-		return &Failure{Class: CredentialChanged, Sent: NotSent, Err: fmt.Errorf("credential %s: identity is %s, expected %s", cr.Ref, h.identity, cr.Identity)}
+	kind, value := cr, s.Reveal()
+	kind.Identity = "" // differs from call to call, and nothing is made of it
+	sp := c.spelled.find(kind, value)
+	if sp == nil {
+		sp = c.spell(cr, value)
+		c.spelled.keep(kind, sp)
 	}
-	value := strings.Replace(orDefault(cr.Format, "{}"), "{}", s.Reveal(), 1)
-	h.scrub = newScrubber(s.Reveal(), value)
-	switch cr.In {
-	case InHeader:
-		h.secret = Header{http.CanonicalHeaderKey(cr.Name), value}
-	case InBasic:
-		basic := base64.StdEncoding.EncodeToString([]byte(value))
-		h.scrub = newScrubber(append(spellings(value), spellings(s.Reveal())...)...)
-		h.secret = Header{"Authorization", "Basic " + basic}
-	case InQuery:
-		h.parameter = Header{cr.Name, value}
-	}
-	if cr.In == InHeader && !headerValue(value) {
-		return &Failure{Class: CredentialMissing, Sent: NotSent, Err: fmt.Errorf("credential %s: has a character that cannot stand in a header", cr.Ref)}
+	h.identity, h.scrub, h.secret, h.parameter = sp.identity, sp.scrub, sp.secret, sp.parameter
+	switch {
+	case cr.Identity != "" && cr.Identity != sp.identity && cr.In != Nowhere:
+		return &Failure{Class: CredentialChanged, Sent: NotSent, Err: fmt.Errorf("credential %s: identity is %s, expected %s", cr.Ref, sp.identity, cr.Identity)}
+	case sp.err != nil:
+		return &Failure{Class: CredentialMissing, Sent: NotSent, Err: sp.err}
 	}
 	return nil
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/counterfoil/counterfoil/internal/httprule"
 )
 
-// hop is a request made ready. Owned by one Do; follow changes it between hops.
+// hop is a request made ready. Owned by one Do; read changes it between hops.
 type hop struct {
 	method string
 	url    *url.URL
+	link   string // of it
 	origin string
 	header []Header // names in canonical case
 	body   []byte
@@ -41,16 +42,10 @@ func (c *Client) prepare(r Request) (*hop, error) {
 	if !token(r.Method) || r.Method != strings.ToUpper(r.Method) || r.Method == http.MethodConnect {
 		return nil, errors.New("method is not an HTTP method in capitals")
 	}
-	link, err := httprule.ResolveLink(r.URL, r.URL)
-	if err != nil {
-		return nil, err
-	}
 	h := &hop{method: r.Method, body: r.Body, header: make([]Header, 1, len(r.Header)+1)}
 	h.header[0] = Header{"User-Agent", c.cfg.UserAgent}
-	if h.url, err = url.Parse(link); err != nil {
-		return nil, errors.New("not a URL")
-	}
-	if h.origin, err = httprule.Origin(link); err != nil {
+	var err error
+	if h.url, h.link, h.origin, err = httprule.Absolute(r.URL); err != nil {
 		return nil, err
 	}
 	h.trusted, h.trusts = r.Trusted, slices.Contains(r.Trusted, h.origin)

@@ -198,6 +198,7 @@ type Client struct {
 	tls      *tls.Config
 	guardian *ssrf.Guardian
 	pool     *pool
+	spelled  spellbook
 }
 
 // New checks cfg and makes a Client. Close it to drop idle connections.
@@ -283,7 +284,7 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 func (c *Client) call(ctx context.Context, h *hop, r Request) (Answer, *Failure) {
 	g := newGuard(c.cfg.Clock, r, h.timeout, ctx.Err)
 	fails := func(class Class, err error) (Answer, *Failure) {
-		return Answer{URL: h.url.String()}, &Failure{Class: class, Sent: NotSent, Err: err}
+		return Answer{URL: h.link}, &Failure{Class: class, Sent: NotSent, Err: err}
 	}
 	if err := g.refuse(); err != nil { // saves a connection; the check that counts is in Write
 		return fails(NotAfter, err)
@@ -345,7 +346,7 @@ func (c *Client) read(ctx context.Context, h *hop, r Request) (Answer, *Failure)
 				return a, &Failure{Class: Timeout, Sent: SentUnknown, Err: err}
 			}
 		}
-		h.url = next
+		h.url, h.link = next, next.String()
 	}
 }
 
