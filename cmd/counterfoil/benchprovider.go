@@ -45,7 +45,7 @@ type benchJob struct {
 	reads         int
 	changed       time.Time
 	arrived       time.Time // the create
-	answered      time.Time // the newest answer, when it had been written
+	answered      time.Time // the newest answer, just before it was written
 	late          []time.Duration
 }
 
@@ -131,12 +131,14 @@ func (p *benchProvider) serve(c net.Conn) {
 			out = fmt.Appendf(out, "Location: %s\r\n", location)
 		}
 		out = append(append(out, "\r\n"...), body...)
-		_, err = c.Write(out)
 		if job != nil {
+			// Before the write: the service may have the answer, and count from it,
+			// before this goroutine goes on.
 			p.mu.Lock()
 			job.answered = time.Now()
 			p.mu.Unlock()
 		}
+		_, err = c.Write(out)
 		if err != nil || r.close {
 			return
 		}
