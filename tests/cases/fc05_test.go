@@ -70,6 +70,7 @@ func TestFC05KeyOfAnotherRequest(t *testing.T) {
 		if n := h.Sim.Count(simulator.Filter{}); n != 0 {
 			t.Errorf("%d calls to providers", n)
 		}
+		time.Sleep(time.Second) // the listing is of the history, which follows the ledger
 		list, err := h.Client.List(t.Context(), client.Filter{})
 		if err != nil || len(list.Items) != 2 {
 			t.Errorf("%d operations, want 2, error %v", len(list.Items), err)

@@ -120,7 +120,9 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 				seen[fmt.Sprintf("%s %d %s", stream, m.Sequence, m.Subject)] = fmt.Sprint(m.Subject, m.Header) + string(m.Data)
 				from = m.Sequence + 1
 			}
-			if n == 0 && stream != journal.Control {
+			// Nothing is in CONTROL before a hold, nor in SLOTS where one process
+			// counts an account's limits by itself.
+			if n == 0 && stream != journal.Control && stream != journal.Slots {
 				t.Errorf("nothing was read of %s", stream)
 			}
 		}
