@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/wire"
@@ -31,7 +32,7 @@ func (p Provisioning) Run(ctx context.Context, log *slog.Logger) (done Provision
 	if p.Replicas != 1 && p.Replicas != 3 {
 		return done, usage("--replicas is %d: want 1 or 3", p.Replicas)
 	}
-	n, err := p.Store.Connect(ctx, "counterfoil provision", p.Replicas, nil, log)
+	n, err := p.connect(ctx, log)
 	if err != nil {
 		return done, err
 	}
@@ -69,4 +70,27 @@ func (p Provisioning) Run(ctx context.Context, log *slog.Logger) (done Provision
 	}
 	done.Installation = id.Installation
 	return done, err
+}
+
+// Nodes that have just started answer nothing about streams until they have chosen
+// a leader among them; how long that is waited for, and how often it is asked.
+const (
+	electionPatience = time.Minute
+	electionPause    = 2 * time.Second
+)
+
+// connect connects, and asks again as long as the servers are there and silent.
+func (p Provisioning) connect(ctx context.Context, log *slog.Logger) (*journal.NATS, error) {
+	for end := time.Now().Add(electionPatience); ; {
+		n, err := p.Store.Connect(ctx, "counterfoil provision", p.Replicas, nil, log)
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil || time.Now().After(end) {
+			return n, err
+		}
+		log.WarnContext(ctx, "the servers do not speak of streams yet; they are asked again", "error", err)
+		select {
+		case <-time.After(electionPause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
