@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,12 @@ func (c *counted) call(whom string, takes time.Duration) {
 	c.mu.Unlock()
 }
 
+func (c *counted) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.came)
+}
+
 // inAny is the largest number of arrivals within any stretch shorter than per.
 func (c *counted) inAny(per time.Duration) (most int) {
 	slices.SortFunc(c.came, time.Time.Compare)
@@ -65,9 +72,9 @@ func TestLimitsAmongProcesses(t *testing.T) {
 		{Requests: 60, Per: time.Minute},
 	} {
 		bubble(t, limits.String(), func(t *testing.T) {
-			down := false
+			var down atomic.Bool
 			store := memory.Inject(memory.New(memory.Config{Now: time.Now}), func(c memory.Call) memory.Fault {
-				if down {
+				if down.Load() {
 					return memory.Fault{Kind: memory.Undone}
 				}
 				return memory.Fault{}
@@ -113,14 +120,14 @@ func TestLimitsAmongProcesses(t *testing.T) {
 				}
 			}
 			time.Sleep(20 * time.Second)
-			down = true
+			down.Store(true)
 			time.Sleep(40 * time.Second)
-			before := len(provider.came)
+			before := provider.count()
 			time.Sleep(10 * time.Second)
-			if n := len(provider.came) - before; n > 0 {
+			if n := provider.count() - before; n > 0 {
 				t.Errorf("%d requests while the store was away for longer than a hold", n)
 			}
-			down = false
+			down.Store(false)
 			time.Sleep(time.Minute)
 			for _, stop := range stops {
 				stop()

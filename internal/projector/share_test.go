@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,7 +114,7 @@ func TestShare(t *testing.T) {
 	}
 	type one struct {
 		*holds
-		ready bool
+		ready atomic.Bool
 		stop  func() error
 	}
 	begin := func(h *hall, seats Seats) *one {
@@ -121,7 +122,7 @@ func TestShare(t *testing.T) {
 		p := h.projector(func(c *Config) { c.Observe = o.holds })
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
-		go func() { done <- p.RunShared(ctx, all, seats, func() { o.ready = true }) }()
+		go func() { done <- p.RunShared(ctx, all, seats, func() { o.ready.Store(true) }) }()
 		o.stop = func() error {
 			cancel()
 			return <-done
@@ -147,17 +148,17 @@ func TestShare(t *testing.T) {
 		a := begin(h, seats)
 		time.Sleep(time.Second)
 		counts(t, "alone", journal.Partitions, a)
-		if !a.ready {
+		if !a.ready.Load() {
 			t.Error("not ready")
 		}
 		b := begin(h, seats)
 		time.Sleep(time.Second)
-		if b.ready {
+		if b.ready.Load() {
 			t.Error("ready before anybody can know that others hold the rest")
 		}
 		time.Sleep(time.Minute)
 		counts(t, "two", 16, a, b)
-		if !b.ready {
+		if !b.ready.Load() {
 			t.Error("the second is not ready")
 		}
 		c := begin(h, seats)
