@@ -22,7 +22,7 @@ func roles() []rights {
 	return []rights{
 		{"ingest", []string{"facts.>", "payloads.*", "control.*", "job.>"}, nil},
 		{"projector", []string{"facts.>", "payloads.*", "history.>", "wake.*", "due.>", "epoch.*", "job.>", "ref.>", "client.>", "parked.>"}, []string{"LEDGER", "HISTORY", "CONTROL"}},
-		{"poller", []string{"facts.>", "payloads.*", "control.*", "job.>"}, []string{"WAKEUPS"}},
+		{"poller", []string{"facts.>", "payloads.*", "control.*", "job.>", "slot.>"}, []string{"WAKEUPS"}},
 		{"webhooks", []string{"facts.>", "payloads.*", "control.*", "webhooks.>", "parked.>"}, []string{"WEBHOOKS"}},
 	}
 }
