@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -31,7 +32,8 @@ func main() {
 // client would be most of the program.
 func ask(where string) error {
 	host, path, _ := strings.Cut(where, "/")
-	conn, err := net.DialTimeout("tcp", host, limit)
+	dialer := net.Dialer{Timeout: limit}
+	conn, err := dialer.DialContext(context.Background(), "tcp", host)
 	if err != nil {
 		return err
 	}
