@@ -111,6 +111,8 @@ func TestLineupKeepsItsRules(t *testing.T) {
 				out++
 			}
 		}
+		// Skip says that an action makes no sense in this state: rapid then draws
+		// another one, and the test goes on.
 		t.Repeat(map[string]func(*rapid.T){
 			"join": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "after µs")) * time.Microsecond)
