@@ -194,7 +194,7 @@ func (s *stage) work(name string, dieAfter func(factType string) bool) *mortal {
 	s.workers[name], s.running[name] = m, stop
 	s.mu.Unlock()
 	s.group.Go(func() error {
-		err := s.local.service.RunPoller(ctx, name)
+		err := s.local.service.RunPoller(ctx, name, func() {})
 		if m.killed() {
 			return nil
 		}

@@ -625,6 +625,7 @@ func TestServerStopsUnderBatches(t *testing.T) {
 			t.Error("nothing went in a batch: the test shows nothing")
 		}
 		n.Close()
+		synctest.Wait()
 		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}

@@ -32,6 +32,7 @@ func startServer(t *testing.T) *broker.Broker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		synctest.Wait() // the server sleeps under a lock when it stops, and somebody may wait for that
 		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}
@@ -87,6 +88,7 @@ func TestProvisionTwiceAndAfterRestart(t *testing.T) {
 				}
 			}
 			n.Close()
+			synctest.Wait()
 			if err := b.Stop(); err != nil {
 				t.Error(err)
 			}
@@ -251,6 +253,7 @@ func TestNothingIsBufferedWhileTheServerIsAway(t *testing.T) {
 		if _, err := c.Next(t.Context(), time.Second); !errors.Is(err, journal.ErrNoMessage) {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		if err := b.Stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -273,6 +276,7 @@ func TestNothingIsBufferedWhileTheServerIsAway(t *testing.T) {
 			t.Errorf("cursor after the return: %+v, %v", got, err)
 		}
 		n.Close()
+		synctest.Wait()
 		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}

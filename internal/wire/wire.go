@@ -415,9 +415,10 @@ func (s *Service) RunProjector(ctx context.Context, ready func()) error {
 	return group.Wait()
 }
 
-// RunPoller runs one poller under a name of its own.
-func (s *Service) RunPoller(ctx context.Context, name string) error {
-	return s.runPoller(ctx, name, func() {})
+// RunPoller runs one poller under a name of its own. joined is called once
+// wake-ups would reach it.
+func (s *Service) RunPoller(ctx context.Context, name string, joined func()) error {
+	return s.runPoller(ctx, name, joined)
 }
 
 // runPoller calls joined once wake-ups would reach it.

@@ -26,6 +26,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -366,13 +367,18 @@ func (h *House) contracts() memFS {
 	return out
 }
 
-// Poller starts one more poller.
+// Poller starts one more poller, and returns when wake-ups reach it.
 func (h *House) Poller(name string) {
 	ctx, stop := context.WithCancel(h.ctx)
 	h.mu.Lock()
 	h.workers[name] = stop
 	h.mu.Unlock()
-	h.group.Go(func() error { return h.Service.RunPoller(ctx, name) })
+	joined := make(chan struct{})
+	h.group.Go(func() error { return h.Service.RunPoller(ctx, name, func() { close(joined) }) })
+	select {
+	case <-joined:
+	case <-h.ctx.Done():
+	}
 }
 
 // StopPoller asks a poller to stop; it still records what it has seen.
@@ -444,10 +450,18 @@ func (h *House) Abandon() error {
 	h.HTTP.CloseIdleConnections()
 	h.Admin.CloseIdleConnections()
 	h.nats.Close()
+	h.stopStore()
+	return err
+}
+
+// stopStore lets the server end what is under way in it first. It sleeps while
+// it holds a lock when it stops, and time stands still in a bubble for as long as
+// somebody waits for a lock.
+func (h *House) stopStore() {
+	synctest.Wait()
 	if err := h.Broker.Stop(); err != nil {
 		h.T.Errorf("stop the store: %v", err)
 	}
-	return err
 }
 
 // Kill ends the service as kill -9 does: nothing that it still tries reaches the
@@ -460,9 +474,7 @@ func (h *House) Kill() {
 	h.HTTP.CloseIdleConnections()
 	h.Admin.CloseIdleConnections()
 	h.nats.Close()
-	if err := h.Broker.Stop(); err != nil {
-		h.T.Errorf("stop the store: %v", err)
-	}
+	h.stopStore()
 }
 
 // Submit asks for an operation with the parameters given as JSON text.

@@ -216,6 +216,7 @@ func embedded(t *testing.T) *place {
 	}
 	t.Cleanup(func() {
 		n.Close()
+		synctest.Wait() // see harness.House
 		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}

@@ -260,14 +260,16 @@ func (w *world) projector(p *process, name string, partition int) *actor {
 			err := a.tenure(ctx, j, pr, partition, &first)
 			w.logf("%s: tenure of %d ends: %v", a.name, partition, err)
 			wait := time.Second
-			if errors.Is(err, journal.ErrFenced) {
+			if errors.Is(err, journal.ErrFenced) && !w.healthy {
 				// Another has it. It is taken back at a moment nobody expects.
 				wait = w.between(0, 40*time.Second)
-				if w.healthy {
-					wait = time.Hour
-				}
 			}
 			_ = a.Sleep(ctx, wait)
+			// Once all is well, as with an elected seat: it is the other's for as
+			// long as the other works on it, and nobody's when both were fenced.
+			for w.healthy && w.working[partition] != nil {
+				a.idle(func() uint64 { return w.vacated }, time.Hour)
+			}
 		}
 	})
 }
@@ -279,6 +281,13 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 		return err
 	}
 	w.logf("%s has partition %d", a.name, partition)
+	w.working[partition] = a
+	defer func() {
+		if w.working[partition] == a {
+			delete(w.working, partition)
+			w.vacated++
+		}
+	}()
 	work, err := pr.Open(ctx, t)
 	if err != nil {
 		return err

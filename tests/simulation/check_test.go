@@ -24,7 +24,7 @@ const (
 
 // run plays one seed to its end and gives what was violated.
 func run(cfg config, store journal.Store, c clock, tracing bool) *world {
-	w := &world{cfg: cfg, store: store, clock: c, tracing: tracing, seen: map[string]int{}}
+	w := &world{cfg: cfg, store: store, clock: c, tracing: tracing, seen: map[string]int{}, working: map[int]*actor{}}
 	w.rng = newSource(cfg.Seed)
 	w.began = c.Now()
 	w.journal = journal.New(journal.Options{
@@ -476,7 +476,7 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 		w.violate("%s follows %s, which does not exist", op.id, s.Job.ID)
 		return
 	}
-	marked, accepted := false, false
+	marked, accepted, mistaken := false, false, false
 	for i, e := range list {
 		d, ok := e.Fact.(*events.DecisionMade)
 		if !ok || verdicts[i] != projections.Applied {
@@ -484,11 +484,13 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 		}
 		marked = marked || d.Choice == events.DecideMarkCancelled
 		accepted = accepted || d.Choice == events.DecideAcceptResult
+		// Of candidates without our reference a human may choose another's job.
+		mistaken = mistaken || d.Choice == events.DecideAdopt && mine != nil && d.JobID == mine.id && mine.operation != op.id
 	}
 	if s.Phase == projections.PhaseCancelled && !marked {
 		for _, j := range made {
 			// A second job, whose risk was accepted, may never be known.
-			mayBeOther := op.risked && j.id != s.Job.ID
+			mayBeOther := (op.risked || mistaken) && j.id != s.Job.ID
 			if !j.gone && j.state != "cancelled" && !mayBeOther && !slices.Contains(s.Strays, j.id) {
 				w.violate("%s is cancelled and %s is %s", op.id, j.id, j.state)
 			}

@@ -22,6 +22,7 @@ func onServer(t *testing.T, seeds []uint64, tracing bool, each func(*world)) {
 			t.Fatal(err)
 		}
 		defer func() {
+			synctest.Wait() // see harness.House
 			if err := b.Stop(); err != nil {
 				t.Error(err)
 			}

@@ -37,6 +37,9 @@ type world struct {
 	// How often something was stored that the idle wait for.
 	ledgerMoves, wakeMoves uint64
 
+	working map[int]*actor // by partition, who projects it
+	vacated uint64         // how often somebody ceased to
+
 	hold              workflow.Hold // as operators placed it
 	heldAt, heldAllAt time.Time
 	healed            time.Time
