@@ -367,7 +367,8 @@ func (h *House) contracts() memFS {
 	return out
 }
 
-// Poller starts one more poller, and returns when wake-ups reach it.
+// Poller starts one more poller, and returns when wake-ups reach it, or after a
+// second in which they did not: a store may be at fault from the start.
 func (h *House) Poller(name string) {
 	ctx, stop := context.WithCancel(h.ctx)
 	h.mu.Lock()
@@ -377,6 +378,7 @@ func (h *House) Poller(name string) {
 	h.group.Go(func() error { return h.Service.RunPoller(ctx, name, func() { close(joined) }) })
 	select {
 	case <-joined:
+	case <-time.After(time.Second):
 	case <-h.ctx.Done():
 	}
 }
