@@ -7,6 +7,7 @@
 package cases_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -15,6 +16,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// The cases with processes of their own wait for leases to end more than they
+	// work: they wait together, whatever the number of processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if err := programs.Remove(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
