@@ -1,5 +1,11 @@
 package journal
 
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+)
+
 // Unpacked counts the live states of the slate's partition that are kept as they
 // are.
 func (s *Slate) Unpacked() int {
@@ -14,3 +20,8 @@ func (s *Slate) Unpacked() int {
 
 // BoardHot is the bound of Unpacked.
 const BoardHot = boardHot
+
+// Repeat sends a request until it is answered.
+func Repeat(ctx context.Context, conn *nats.Conn, subject string, body []byte) (*nats.Msg, error) {
+	return repeat(ctx, conn, subject, body)
+}

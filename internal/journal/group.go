@@ -52,13 +52,14 @@ type Grouped struct {
 	Store // reads, queues, and writes to other streams
 
 	inner Batcher
+	limit time.Duration // of one write, its waiting included
 	lines map[Stream]*line
 	work  sync.WaitGroup // batches under way
 }
 
 // Group makes a group commit. Close ends it.
 func Group(inner Batcher, p GroupPolicy) *Grouped {
-	g := &Grouped{Store: inner, inner: inner, lines: map[Stream]*line{}}
+	g := &Grouped{Store: inner, inner: inner, limit: answerLimit, lines: map[Stream]*line{}}
 	if p.Off {
 		return g
 	}
@@ -125,7 +126,7 @@ func (g *Grouped) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, er
 }
 
 func (l *line) publish(ctx context.Context, m Outgoing) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.group.limit)
 	defer cancel()
 	unanswered := func(err error) error { return fmt.Errorf("publish on %s: %w: %w", m.Subject, ErrUnanswered, err) }
 
@@ -282,7 +283,7 @@ func (l *line) send(batch []*appending) {
 		return
 	}
 	// The batch's own time, not that of any caller.
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), l.group.limit)
 	defer cancel()
 	list := make([]Outgoing, len(batch))
 	for i, a := range batch {

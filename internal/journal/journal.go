@@ -54,6 +54,9 @@ const (
 	// Waiting times between attempts to settle a write.
 	backoffBase = 5 * time.Millisecond
 	backoffMax  = time.Second
+	// The same while nobody takes the write. Nothing else is asked then, and who
+	// waits for a leader goes on as soon as there is one.
+	nobodyMax = 200 * time.Millisecond
 	// Refusals in a row after which an error is believed to be for good.
 	maxRefusals = 8
 	// Answers in a row that a stream ends too early after which it has lost
@@ -190,8 +193,12 @@ func (j *Journal) place(ctx context.Context, s Stream, subject string, expected 
 		if err == nil {
 			return sequence, nil, nil
 		}
+		wait := backoff(subject, attempt)
 		wrong := errors.Is(err, ErrWrongSequence)
-		if wrong || errors.Is(err, ErrInFlight) || errors.Is(err, ErrUnanswered) {
+		if errors.Is(err, ErrNobody) {
+			// This copy is nowhere. One that was sent before may be, as before.
+			refusals, wait = 0, min(wait, nobodyMax)
+		} else if wrong || errors.Is(err, ErrInFlight) || errors.Is(err, ErrUnanswered) {
 			refusals = 0
 			// A guard that failed says nothing of the copies before.
 			doubt = doubt || !wrong
@@ -213,7 +220,7 @@ func (j *Journal) place(ctx context.Context, s Stream, subject string, expected 
 		} else if refusals++; refusals >= maxRefusals {
 			return 0, nil, unsure(doubt, err)
 		}
-		if sleepErr := j.sleep(ctx, backoff(subject, attempt)); sleepErr != nil {
+		if sleepErr := j.sleep(ctx, wait); sleepErr != nil {
 			return 0, nil, unsure(doubt, errors.Join(sleepErr, err))
 		}
 	}

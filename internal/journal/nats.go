@@ -23,8 +23,17 @@ import (
 const (
 	// One request to the server, whatever the caller's own limit is. After it
 	// a write counts as unanswered.
-	answerLimit   = 5 * time.Second
+	answerLimit = 5 * time.Second
+	// The same for a write to servers elsewhere. It is shorter than an election
+	// takes, so that none ends while a write is still waited for that was sent to
+	// the leader before.
+	writeLimit = 3 * time.Second
+	// A read that is not answered is asked again so soon: nobody answers for a
+	// stream that has no leader, and whoever leads next was not asked.
+	readAgain     = 500 * time.Millisecond
 	reconnectWait = 250 * time.Millisecond
+	// A server that went silent without closing is noticed after three of these.
+	pingEvery = 2 * time.Second
 
 	oldestMajor, oldestMinor = 2, 15 // schedules before it lose or resurrect messages
 	leastPayload             = 1 << 20
@@ -86,6 +95,9 @@ type NATS struct {
 	batches  batchNames
 	commits  struct{ alone, batches atomic.Uint64 }
 	group    *Grouped
+	limit    time.Duration // of one write
+
+	elsewhere bool // the servers are other processes
 
 	// replicated says that reads go to the leader by name. On one replica the
 	// streams allow direct reads, until one says that it does not.
@@ -111,8 +123,12 @@ func Connect(ctx context.Context, c Config) (*NATS, error) {
 		conn.Close()
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
-	n := &NATS{conn: conn, js: js, replicas: c.Replicas, batches: batchNames{prefix: rand.Text()[:batchPrefix]}}
+	n := &NATS{conn: conn, js: js, replicas: c.Replicas, limit: writeLimit, elsewhere: c.Dial == nil, batches: batchNames{prefix: rand.Text()[:batchPrefix]}}
+	if !n.elsewhere {
+		n.limit = answerLimit
+	}
 	n.group = Group(direct{n}, c.Group)
+	n.group.limit = n.limit
 	n.replicated.Store(c.Replicas != 1)
 	if err := n.checkServer(ctx); err != nil {
 		conn.Close()
@@ -150,8 +166,7 @@ func options(c Config) ([]nats.Option, error) {
 			// A credential that is refused may be renewed: two refusals are no
 			// reason to give up for ever.
 			nats.IgnoreAuthErrorAbort(),
-			// A server that went silent without closing is noticed in 20 s.
-			nats.PingInterval(10*time.Second), nats.MaxPingsOutstanding(2),
+			nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2),
 		)
 	}
 	if c.TLS != nil {
@@ -389,10 +404,63 @@ func (n *NATS) ask(ctx context.Context, what string, in, out any) error {
 	if err != nil {
 		return err
 	}
+	return readAnswer(answer, out)
+}
+
+func readAnswer(answer *nats.Msg, out any) error {
 	if err := json.Unmarshal(answer.Data, out); err != nil {
 		return fmt.Errorf("read the server's answer: %w", err)
 	}
 	return nil
+}
+
+// askPatiently is ask for what may be asked twice: as long as no answer comes it
+// asks again and again, and takes the first.
+func (n *NATS) askPatiently(ctx context.Context, what string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	first, stop := context.WithTimeout(ctx, readAgain)
+	answer, err := n.conn.RequestWithContext(first, apiPrefix+what, body)
+	stop()
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		answer, err = repeat(ctx, n.conn, apiPrefix+what, body)
+	}
+	if err != nil {
+		return err
+	}
+	return readAnswer(answer, out)
+}
+
+// repeat sends a request every readAgain until one of them is answered or ctx
+// ends. The answer to an earlier one counts, so that a slow server is not asked
+// for ever.
+func repeat(ctx context.Context, conn *nats.Conn, subject string, body []byte) (*nats.Msg, error) {
+	inbox := conn.NewInbox()
+	answers, err := conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answers.Unsubscribe() }() // it fails with the connection, which the next request meets
+	for {
+		if err := conn.PublishRequest(subject, inbox, body); err != nil {
+			return nil, err
+		}
+		wait, stop := context.WithTimeout(ctx, readAgain)
+		answer, err := answers.NextMsgWithContext(wait)
+		stop()
+		switch {
+		case err == nil:
+			return answer, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, err
+		}
+	}
 }
 
 func isCode(err error, code jetstream.ErrorCode) bool {
@@ -416,7 +484,7 @@ type direct struct{ *NATS }
 
 // Publish implements [Store].
 func (d direct) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	// No retries inside the library: a repeat after a lost answer is the
 	// journal's to judge.
@@ -462,7 +530,7 @@ func (b *batchNames) next() string { return b.prefix + strconv.FormatUint(b.coun
 
 // PublishBatch implements [Batcher], past the group commit.
 func (n *NATS) PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	ctx, cancel := context.WithTimeout(ctx, n.limit)
 	defer cancel()
 	id := n.batches.next()
 	for i, m := range list {
@@ -528,6 +596,10 @@ func classify(err error) error {
 				return err // refused before anything left
 			}
 		}
+		// The server says so at once where nobody hears a subject, here or elsewhere.
+		if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) {
+			return fmt.Errorf("%w: %w", ErrNobody, err)
+		}
 		return fmt.Errorf("%w: %w", ErrUnanswered, err)
 	}
 	switch {
@@ -564,7 +636,7 @@ func (n *NATS) get(ctx context.Context, s Stream, request any) (Message, error) 
 			Time     time.Time `json:"time"`
 		} `json:"message"`
 	}
-	err := n.ask(ctx, "STREAM.MSG.GET."+string(s), request, &answer)
+	err := n.askPatiently(ctx, "STREAM.MSG.GET."+string(s), request, &answer)
 	switch {
 	case err != nil:
 		return Message{}, fmt.Errorf("read from stream %s: %w", s, err)

@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -282,4 +283,153 @@ func TestNothingIsBufferedWhileTheServerIsAway(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 	})
+}
+
+// A stream that no server takes writes to is no reason to ask what became of
+// them: an append waits for one and goes on at once.
+func TestAppendGoesOnAsSoonAsSomebodyTakesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := connect(t, startServer(t))
+		_, err := n.Publish(t.Context(), journal.Ledger, journal.Outgoing{Subject: "facts.0.01.op_a"})
+		if !errors.Is(err, journal.ErrNobody) || !errors.Is(err, journal.ErrUnanswered) {
+			t.Fatalf("publish without stream: %v", err)
+		}
+		reads := &countingReads{Store: n}
+		var took time.Duration
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, outcome, err := newJournal(reads).Create(t.Context(), intent("op_a")); err != nil || outcome != journal.Stored {
+				t.Errorf("%v, %v", outcome, err)
+			}
+		}()
+		time.Sleep(7 * time.Second)
+		if got := reads.next.Load(); got != 0 {
+			t.Errorf("the ledger was read %d times before it was there", got)
+		}
+		began := time.Now()
+		if err := n.Provision(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		if took = time.Since(began); took > 250*time.Millisecond {
+			t.Errorf("it went on after %s", took)
+		}
+	})
+}
+
+// countingReads counts them.
+type countingReads struct {
+	journal.Store
+	next atomic.Int64
+}
+
+func (c *countingReads) Next(ctx context.Context, s journal.Stream, subject string, from uint64) (journal.Message, error) {
+	c.next.Add(1)
+	return c.Store.Next(ctx, s, subject, from)
+}
+
+// restricted starts a server on which "reader" may not make consumers.
+func restricted(t *testing.T) func(user string) *journal.NATS {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+		Users: []*server.User{
+			{Username: "admin", Password: "admin"},
+			{Username: "reader", Password: "reader", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"$JS.API.CONSUMER.>"}}}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		synctest.Wait()
+		s.Shutdown()
+		s.WaitForShutdown()
+		time.Sleep(10 * time.Second)
+	})
+	return func(user string) *journal.NATS {
+		n, err := journal.Connect(t.Context(), journal.Config{URLs: "nats://" + user + ":" + user + "@here", Dial: s.InProcessConn, Replicas: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(n.Close)
+		return n
+	}
+}
+
+// A cursor reads on where no consumer can be had, as while servers choose who
+// makes them.
+func TestCursorWithoutConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		as := restricted(t)
+		admin, reader := as("admin"), as("reader")
+		if err := admin.Provision(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c, err := reader.Read(t.Context(), journal.Ledger, "facts.>", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func() {
+			if _, err := admin.Publish(t.Context(), journal.Ledger, journal.Outgoing{Subject: "facts.0.01.op_a"}); err != nil {
+				t.Error(err)
+			}
+		}
+		put()
+		for want := range uint64(3) {
+			if got, err := c.Next(t.Context(), time.Minute); err != nil || got.Sequence != want+1 {
+				t.Fatalf("message %d: %+v, %v", want+1, got, err)
+			}
+			if want < 2 {
+				time.AfterFunc(time.Second, put)
+			}
+		}
+		began := time.Now()
+		if _, err := c.Next(t.Context(), 3*time.Second); !errors.Is(err, journal.ErrNoMessage) || time.Since(began) > 9*time.Second {
+			t.Errorf("at the end: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// A request that nobody answered is sent again, and the first answer to any of
+// them counts, however slow.
+func TestRepeatedRequests(t *testing.T) {
+	for name, lag := range map[string]time.Duration{"at once": 0, "slower than it is asked again": 1200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dial := startServer(t).InProcess
+				conn, err := nats.Connect("", nats.InProcessServer(inProcess(dial)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				asked := 0
+				_, err = conn.Subscribe("ask", func(m *nats.Msg) {
+					if asked++; asked > 3 {
+						time.AfterFunc(lag, func() { _ = m.Respond([]byte("yes")) })
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+				defer stop()
+				answer, err := journal.Repeat(ctx, conn, "ask", nil)
+				if err != nil || string(answer.Data) != "yes" {
+					t.Fatalf("%v, %v", answer, err)
+				}
+				if took := time.Since(began); took < 1500*time.Millisecond+lag || took > 1600*time.Millisecond+lag {
+					t.Errorf("answered after %s, by the fourth request, want %s", took, 1500*time.Millisecond+lag)
+				}
+				short, stop := context.WithTimeout(t.Context(), 700*time.Millisecond)
+				defer stop()
+				if _, err := journal.Repeat(short, conn, "nobody", nil); err == nil {
+					t.Error("an answer from nobody")
+				}
+			})
+		})
+	}
 }

@@ -15,6 +15,13 @@ const (
 	readBatch = 256              // messages asked for at once
 	readPull  = 30 * time.Second // one request for them
 	readIdle  = time.Minute      // after which the server forgets an unused cursor
+	// readBeat is how often a server elsewhere says that it still has the request;
+	// one that was stopped is noticed after two.
+	readBeat = 2 * time.Second
+	// Where no consumer can be had the leader is asked so often, and for a consumer
+	// again after so long.
+	readAsk     = 250 * time.Millisecond
+	readWithout = 5 * time.Second
 )
 
 // natsCursor reads through a consumer without acknowledgements. Such a
@@ -31,6 +38,7 @@ type natsCursor struct {
 	batch    <-chan jetstream.Msg
 	result   jetstream.MessageBatch
 	cancel   context.CancelFunc // ends the batch
+	without  time.Time          // until when it goes on without a consumer
 }
 
 // Read implements [Store].
@@ -48,12 +56,25 @@ func (c *natsCursor) Next(ctx context.Context, wait time.Duration) (Message, err
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		if c.batch == nil {
+		if c.batch == nil && time.Until(c.without) <= 0 {
 			if err := c.pull(ctx); err != nil {
-				return Message{}, fmt.Errorf("read %s: %w", c.filter, err)
+				if ctx.Err() != nil {
+					return Message{}, fmt.Errorf("read %s: %w", c.filter, err)
+				}
+				// While servers choose who makes consumers there is none; the stream's
+				// own leader may well be there.
+				c.without = time.Now().Add(readWithout)
 			}
 		}
+		var again <-chan time.Time
+		if c.batch == nil {
+			if m, err := c.ask(ctx); !errors.Is(err, ErrNoMessage) {
+				return m, err
+			}
+			again = time.After(readAsk)
+		}
 		select {
+		case <-again:
 		case m, open := <-c.batch:
 			if !open {
 				c.endBatch()
@@ -143,7 +164,11 @@ func (c *natsCursor) pull(ctx context.Context) error {
 	// The batch outlives this call: what it brings later is for the next one.
 	// Close ends it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readPull)
-	result, err := c.consumer.Fetch(readBatch, jetstream.FetchContext(ctx))
+	options := []jetstream.FetchOpt{jetstream.FetchContext(ctx)}
+	if c.store.elsewhere {
+		options = append(options, jetstream.FetchHeartbeat(readBeat))
+	}
+	result, err := c.consumer.Fetch(readBatch, options...)
 	if err != nil {
 		cancel()
 		c.forget()

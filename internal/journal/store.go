@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -39,6 +40,10 @@ var (
 	// ErrUnanswered says that no answer came: the message may be stored, may
 	// not be, or may yet land.
 	ErrUnanswered = errors.New("write unanswered")
+	// ErrNobody says that no server took the write, as while a stream has no
+	// leader: it is not stored, and will not be. It is an ErrUnanswered for those
+	// who need not know more.
+	ErrNobody = fmt.Errorf("%w: no server takes writes to the stream", ErrUnanswered)
 	// ErrSubjectFull says that the subject holds its one message already.
 	ErrSubjectFull = errors.New("subject holds a message already")
 	// ErrNoMessage says that the stream's leader has no such message, or that

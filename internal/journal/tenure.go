@@ -288,7 +288,10 @@ func (t *Tenure) Wake(ctx context.Context, w Wake) error {
 		if err == nil {
 			return nil
 		}
+		wait := backoff(w.Operation, attempt)
 		switch {
+		case errors.Is(err, ErrNobody): // so no copy of it can land
+			refusals, wait = 0, min(wait, nobodyMax)
 		case errors.Is(err, ErrWrongSequence):
 			// Our epoch moves by writeEpoch and publishWake alone, and both know
 			// when they are in doubt.
@@ -313,7 +316,7 @@ func (t *Tenure) Wake(ctx context.Context, w Wake) error {
 				return fmt.Errorf("wake %s: %w", w.Operation, err)
 			}
 		}
-		if sleepErr := t.j.sleep(ctx, backoff(w.Operation, attempt)); sleepErr != nil {
+		if sleepErr := t.j.sleep(ctx, wait); sleepErr != nil {
 			return fmt.Errorf("wake %s: %w", w.Operation, unsure(t.unsettled, errors.Join(sleepErr, err)))
 		}
 	}
