@@ -34,7 +34,7 @@ var house = laws{
 		{"internal/doctor", "internal/ingest", "internal/projector", "internal/poller", "internal/webhook", "internal/notice", "internal/journal/memory"},
 		{"internal/api", "internal/telemetry"},
 		{"internal/wire", "internal/broker", "internal/journal/conformance"},
-		{"internal/launch"},
+		{"internal/launch", "tests/page"},
 		{"cmd/...", "tests/..."},
 	},
 

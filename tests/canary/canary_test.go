@@ -11,7 +11,6 @@ package canary_test
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -30,7 +29,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,6 +40,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/broker"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,24 +61,6 @@ const (
 	markEnv      = mark + "environment33cc91"
 )
 
-// page is text written by several goroutines.
-type page struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
-}
-
-func (p *page) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
-}
-
 // site is the program, its surroundings, and everything that came out of it.
 type site struct {
 	t       *testing.T
@@ -87,7 +68,7 @@ type site struct {
 	root    string // holds everything; the data directory is root/data
 	sim     *simulator.Simulator
 	url     string // of the simulator
-	log     page
+	log     page.Page
 	notices string // file
 	base    string // of the service
 	admin   string
@@ -316,15 +297,15 @@ func (s *site) fail(t *testing.T, p place) []string {
 	m := s.sim.Mount("/"+p.name, simulator.Example).Configure(simulator.Options{
 		Plan: simulator.Steps(time.Second, "running", "succeeded"), Auth: p.auth, Echo: true, LinkTTL: time.Hour,
 	})
-	page := s.echo(502, p.secret, p.auth.Value)
-	page.Header.Set("Content-Type", "text/html")
-	page.Body = "<html><body>" + page.Body + "</body></html>"
+	html := s.echo(502, p.secret, p.auth.Value)
+	html.Header.Set("Content-Type", "text/html")
+	html.Body = "<html><body>" + html.Body + "</body></html>"
 	large := s.echo(500, p.secret, p.auth.Value)
 	large.Body = strings.Repeat(large.Body, 4000) // over 512 KiB, so stored in parts
 	moved := simulator.Answer{Status: 302, Header: http.Header{"Location": {s.url + "/elsewhere?signature=" + markLink}}}
 	answers := []simulator.Fault{
 		s.echo(400, p.secret, p.auth.Value), s.echo(401, p.secret, p.auth.Value), s.echo(403, p.secret, p.auth.Value), s.echo(404, p.secret, p.auth.Value),
-		s.echo(409, p.secret, p.auth.Value), s.echo(429, p.secret, p.auth.Value), page, large, moved,
+		s.echo(409, p.secret, p.auth.Value), s.echo(429, p.secret, p.auth.Value), html, large, moved,
 		simulator.DropAnswer{},
 		simulator.CutBody{},
 		simulator.NeverReceive{Reset: true},

@@ -15,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 // FC-33: what the service needs fails for 30 s just when work is handed out.
@@ -93,7 +94,7 @@ func TestFC33DependencyFails(t *testing.T) {
 				}
 				return hookedStore{k, store}
 			}
-			log := &page{}
+			log := &page.Page{}
 			o := harness.Options{
 				Pollers: 2, Log: slog.New(slog.NewTextHandler(log, nil)),
 				ThroughPoller: func(_ string, store journal.Store, call poller.Caller) (journal.Store, poller.Caller) {

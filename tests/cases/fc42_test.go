@@ -15,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 // zone sets the zone of the process until the test ends.
@@ -219,7 +220,7 @@ func untimed(groups []string, a slog.Attr) slog.Attr {
 func TestFC42OutputIsUTC(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		zone(t, "Pacific/Chatham") // 12:45 or 13:45 ahead
-		log := &page{}
+		log := &page.Page{}
 		h := harness.New(t, harness.Options{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: untimed}))})
 		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Minute, "running", "running", "succeeded")})
 		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{

@@ -20,6 +20,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 // Secrets that must be seen nowhere. They have nothing that a spelling would
@@ -46,7 +47,7 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 				Header: "Authorization", Value: "Basic " + base64.StdEncoding.EncodeToString([]byte(markUser+":"+markPassword)),
 			}},
 		}
-		log := &page{}
+		log := &page.Page{}
 		o := harness.Options{
 			Webhooks: true, Workers: 32, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true})),
 			Contracts: map[string]string{}, Accounts: map[string]poller.Account{},
@@ -262,7 +263,7 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 // it, and shown without, as docs/BEHAVIOUR.md says.
 func TestFC43StatusLink(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		log := &page{}
+		log := &page.Page{}
 		h := harness.New(t, harness.Options{Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(3*time.Second, "running", "succeeded")},
 			simulator.On(simulator.Create, simulator.Always(), simulator.Links{Location: "/example/v1/jobs/{id}?token=" + markLink}),

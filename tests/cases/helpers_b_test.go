@@ -1,14 +1,12 @@
 package cases_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,24 +178,6 @@ func resultOf(t *testing.T, h *harness.House, id string) string {
 // account is where the simulated providers' contract finds its provider.
 func account(base string) poller.Account {
 	return poller.Account{BaseURL: base, Credential: "env:HARNESS_TOKEN"}
-}
-
-// page is a log or another text written by several goroutines.
-type page struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
-}
-
-func (p *page) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
 }
 
 // errCut is what every touch of the world gives after a cut.

@@ -1,7 +1,6 @@
 package cases_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,32 +22,8 @@ import (
 	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
-
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// with gives the lines that hold the text.
-func (l *lines) with(text string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var list []string
-	for line := range strings.Lines(l.b.String()) {
-		if strings.Contains(line, text) {
-			list = append(list, line)
-		}
-	}
-	return list
-}
 
 // page reads one page of those for whoever runs the service.
 func adminPage(t *testing.T, h *harness.House, path string) (int, string) {
@@ -87,7 +62,7 @@ func TestLowDisk(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		var free atomic.Uint64
 		free.Store(1000)
-		log := &lines{}
+		log := &page.Page{}
 		h := harness.New(t, harness.Options{
 			Webhooks: true, Log: slog.New(slog.NewTextHandler(log, nil)),
 			FreeSpace: func() (uint64, error) { return free.Load(), nil }, DiskReserve: 100,
@@ -164,7 +139,7 @@ func TestLowDisk(t *testing.T) {
 		fresh := h.Submit("new", "example", params("new"))
 		want(t, "the new is", h.Wait(fresh.ID, time.Minute).State, "succeeded")
 
-		if low, room := log.with("the disk is low"), log.with("the disk has room again"); len(low) != 1 || len(room) != 1 || !strings.Contains(low[0], "level=ERROR") {
+		if low, room := log.With("the disk is low"), log.With("the disk has room again"); len(low) != 1 || len(room) != 1 || !strings.Contains(low[0], "level=ERROR") {
 			t.Errorf("the log has %q and %q", low, room)
 		}
 		want(t, "jobs", len(m.Jobs()), 4)
@@ -180,7 +155,7 @@ func TestNoticeSurvivesAKill(t *testing.T) {
 		var mu sync.Mutex
 		var told []notice.Notice
 		hang := true
-		log := &lines{}
+		log := &page.Page{}
 		h := harness.New(t, harness.Options{
 			Log: slog.New(slog.NewTextHandler(log, nil)),
 			Tell: func(ctx context.Context, document []byte) notice.Ran {
@@ -228,7 +203,7 @@ func TestNoticeSurvivesAKill(t *testing.T) {
 		if told[1].Trace == "" || !strings.HasSuffix(told[1].Runbook, "/quarantined-unknown.md") || !strings.Contains(told[1].Command, op.ID) {
 			t.Errorf("the notice says %+v", told[1])
 		}
-		if list := log.with("operation stopped"); len(list) != 1 || !strings.Contains(list[0], "level=ERROR") || !strings.Contains(list[0], "trace="+told[1].Trace) {
+		if list := log.With("operation stopped"); len(list) != 1 || !strings.Contains(list[0], "level=ERROR") || !strings.Contains(list[0], "trace="+told[1].Trace) {
 			t.Errorf("the log has %q", list)
 		}
 		want(t, "quarantined", series(t, h, `counterfoil_operations_open{kind="unknown",phase="quarantined"}`), "1")
@@ -248,8 +223,8 @@ func TestNoticeSurvivesAKill(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		want(t, "quarantined in the end", series(t, h, `counterfoil_operations_open{kind="unknown",phase="quarantined"}`), "0")
-		if len(log.with("operation recorded")) != 1 || len(log.with("operation ended")) != 1 {
-			t.Errorf("recorded %q, ended %q", log.with("operation recorded"), log.with("operation ended"))
+		if len(log.With("operation recorded")) != 1 || len(log.With("operation ended")) != 1 {
+			t.Errorf("recorded %q, ended %q", log.With("operation recorded"), log.With("operation ended"))
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 // filed is a credentials file with accounts of one provider, each as it stands
@@ -228,7 +229,7 @@ func TestRotationBetweenPermitAndSend(t *testing.T) {
 // asked under what is said for all accounts. They go on when it is back.
 func TestAnAccountIsTakenAway(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		log := &page{}
+		log := &page.Page{}
 		one := strings.Replace(filed("example", nil), "{base_url", "{credential: env:KEY, base_url", 1)
 		both := one + "    research: {credential: env:RESEARCH}\n"
 		h := harness.New(t, harness.Options{
@@ -283,7 +284,7 @@ func TestAnAccountIsTakenAway(t *testing.T) {
 // reference that leads nowhere is told and stops nothing else.
 func TestABrokenCredentialsFileChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		log := &page{}
+		log := &page.Page{}
 		h := harness.New(t, harness.Options{
 			Credentials: filed("example", []string{"default: {credential: env:KEY}", "later: {credential: env:LATER}"}),
 			Secrets:     map[string]string{"KEY": "main"}, Log: slog.New(slog.NewTextHandler(log, nil)),

@@ -32,6 +32,7 @@ import (
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 // Patience is how long anything that must happen may take.
@@ -263,7 +264,7 @@ type Process struct {
 	role  string
 	cmd   *exec.Cmd
 	url   string
-	log   *page
+	log   *page.Page
 	ready chan string   // the line that says so
 	ended chan struct{} // closed when it is gone
 }
@@ -272,7 +273,7 @@ type Process struct {
 // says that it is ready.
 func (f *Fleet) begin(program, mark string, args ...string) *Process {
 	f.T.Helper()
-	p := &Process{f: f, role: program, log: &page{}, ready: make(chan string, 1), ended: make(chan struct{})}
+	p := &Process{f: f, role: program, log: &page.Page{}, ready: make(chan string, 1), ended: make(chan struct{})}
 	p.cmd = exec.Command(f.programs.path(f.T, program), args...)
 	p.cmd.Env = append(os.Environ(), "FLEET_TOKEN="+Token, "FLEET_HOOK="+HookSecret)
 	p.cmd.Stderr = p.log
@@ -345,13 +346,13 @@ var adminLine = regexp.MustCompile(`"msg":"metrics and health","address":"([^"]+
 
 // Admin reads a page of the process's metrics and health; "" if it does not
 // answer.
-func (p *Process) Admin(page string) string {
+func (p *Process) Admin(path string) string {
 	m := adminLine.FindStringSubmatch(p.Log())
 	if m == nil || p.gone() {
 		return ""
 	}
 	c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := c.Get("http://" + m[1] + page)
+	answer, err := c.Get("http://" + m[1] + path)
 	if err != nil {
 		return ""
 	}
@@ -518,29 +519,11 @@ func (d *Doors) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// page is a log written by a process.
-type page struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(b)
-}
-
-func (p *page) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
-}
-
 // mouth tells of the first line of a process's output that begins with mark.
 type mouth struct {
 	mark string
 	said chan string
-	log  *page
+	log  *page.Page
 	line []byte
 }
 
