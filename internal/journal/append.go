@@ -45,8 +45,8 @@ func (o Outcome) String() string {
 // facts folded onto it. The record may lag, the ledger does not. Where this
 // process alone writes, its board may be asked instead (see [Board]).
 func (j *Journal) Current(ctx context.Context, operation string) (projections.State, error) {
-	if s, ok := j.board.newest(operation); ok {
-		return s, nil
+	if s := j.board.newest(operation); s != nil {
+		return *s, nil
 	}
 	record, err := j.Recorded(ctx, operation)
 	if err != nil && !errors.Is(err, ErrNoOperation) {
@@ -105,8 +105,8 @@ func decodeRecord(m Message) (projections.Record, error) {
 
 // Catch folds the facts that are newer than the state.
 func (j *Journal) Catch(ctx context.Context, s projections.State) (projections.State, error) {
-	if newest, ok := j.board.newest(s.Operation); ok && newest.Sequence >= s.Sequence {
-		return newest, nil
+	if newest := j.board.newest(s.Operation); newest != nil && newest.Sequence >= s.Sequence {
+		return *newest, nil
 	}
 	return j.catch(ctx, s, func(projections.Entry) {})
 }
@@ -197,8 +197,8 @@ func (j *Journal) Append(ctx context.Context, s projections.State, e events.Even
 		if !beaten {
 			// Nothing lies between the state given and the fact, so whatever the board
 			// says from there on is newer and includes it.
-			if newest, ok := j.after(ctx, s.Operation, at); ok {
-				return newest, Stored, nil
+			if newest := j.after(ctx, s.Operation, at); newest != nil {
+				return *newest, Stored, nil
 			}
 		}
 		known := false

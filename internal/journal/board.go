@@ -67,23 +67,23 @@ type part struct {
 type post struct {
 	operation  string
 	sequence   uint64             // of the state
-	state      *projections.State // nil if it is packed
+	state      *projections.State // never changed; nil if it is packed
 	packed     []byte
 	in         *list
 	prev, next *post
 }
 
-// give gives the state; not where its packed form cannot be read, which is as if
-// it were not there.
-func (p *post) give() (projections.State, bool) {
+// give gives the state, which nobody may change; nil where its packed form cannot
+// be read, which is as if it were not there.
+func (p *post) give() *projections.State {
 	if p.state != nil {
-		return *p.state, true
+		return p.state
 	}
 	var s projections.State
 	if err := codec.Unmarshal(p.packed, &s); err != nil {
-		return projections.State{}, false
+		return nil
 	}
-	return s, true
+	return &s
 }
 
 // waiter is told when the operation has come to the sequence.
@@ -135,17 +135,22 @@ func (s *Slate) Close() {
 func (s *Slate) State(operation string) (projections.State, bool) {
 	s.part.mu.Lock()
 	defer s.part.mu.Unlock()
-	if s.part.holder != s {
-		return projections.State{}, false
-	}
-	return s.part.stateLocked(operation)
-}
-
-func (p *part) stateLocked(operation string) (projections.State, bool) {
-	if found := p.posts[operation]; found != nil {
-		return found.give()
+	if s.part.holder == s {
+		if found := s.part.stateLocked(operation, 0); found != nil {
+			return *found, true
+		}
 	}
 	return projections.State{}, false
+}
+
+// stateLocked gives the state if it has come to least; nil if not. A packed one is
+// not read before that is known. Pointers, because a state takes 2 KiB of each
+// stack it is handed over.
+func (p *part) stateLocked(operation string, least uint64) *projections.State {
+	if found := p.posts[operation]; found != nil && found.sequence >= least {
+		return found.give()
+	}
+	return nil
 }
 
 // addLocked puts a post at the end of a list, and packs those of the live ones
@@ -235,40 +240,39 @@ func (p *part) leaveLocked(operation string, done func(waiter) bool) {
 	}
 }
 
-// state gives what the board has of the operation.
-func (b *Board) state(operation string) (projections.State, bool) {
+// state gives what the board has of the operation if it has come to least, else nil.
+func (b *Board) state(operation string, least uint64) *projections.State {
 	if b == nil {
-		return projections.State{}, false
+		return nil
 	}
 	p := &b.parts[Partition(operation)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stateLocked(operation)
+	return p.stateLocked(operation, least)
 }
 
 // newest gives the operation's state if it includes everything whose append was
-// acknowledged before the call.
-func (b *Board) newest(operation string) (projections.State, bool) {
+// acknowledged before the call, else nil.
+func (b *Board) newest(operation string) *projections.State {
 	if b == nil || !b.alone {
-		return projections.State{}, false
+		return nil
 	}
 	p := &b.parts[Partition(operation)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, ok := p.stateLocked(operation)
-	return s, ok && s.Sequence >= p.acknowledged[operation]
+	return p.stateLocked(operation, p.acknowledged[operation])
 }
 
 // acknowledge notes that a fact is stored. It gives the state if that has come
 // so far, or else what is closed when it has; neither if nobody will say.
-func (b *Board) acknowledge(operation string, sequence uint64) (s projections.State, reached <-chan struct{}) {
+func (b *Board) acknowledge(operation string, sequence uint64) (s *projections.State, reached <-chan struct{}) {
 	if b == nil {
-		return projections.State{}, nil
+		return nil, nil
 	}
 	p := &b.parts[Partition(operation)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s, ok := p.stateLocked(operation); ok && s.Sequence >= sequence {
+	if s := p.stateLocked(operation, sequence); s != nil {
 		return s, nil
 	}
 	if b.alone {
@@ -278,36 +282,35 @@ func (b *Board) acknowledge(operation string, sequence uint64) (s projections.St
 		p.acknowledged[operation] = max(p.acknowledged[operation], sequence)
 	}
 	if p.holder == nil {
-		return projections.State{}, nil
+		return nil, nil
 	}
 	w := waiter{sequence, make(chan struct{})}
 	if p.waiting == nil {
 		p.waiting = map[string][]waiter{}
 	}
 	p.waiting[operation] = append(p.waiting[operation], w)
-	return projections.State{}, w.reached
+	return nil, w.reached
 }
 
-// resign ends a wait, if nobody has, and gives what is there then.
-func (b *Board) resign(operation string, reached <-chan struct{}) projections.State {
+// resign ends a wait, if nobody has, and gives the state if it has come so far.
+func (b *Board) resign(operation string, sequence uint64, reached <-chan struct{}) *projections.State {
 	p := &b.parts[Partition(operation)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leaveLocked(operation, func(w waiter) bool { return w.reached == reached })
-	s, _ := p.stateLocked(operation)
-	return s
+	return p.stateLocked(operation, sequence)
 }
 
 // after gives the newest state behind an append that was acknowledged at the
 // sequence, once the projector of this process has come to it. Without a board,
-// or where it takes too long, it says no, and the ledger is to be read.
-func (j *Journal) after(ctx context.Context, operation string, sequence uint64) (projections.State, bool) {
+// or where it takes too long, there is none, and the ledger is to be read.
+func (j *Journal) after(ctx context.Context, operation string, sequence uint64) *projections.State {
 	s, reached := j.board.acknowledge(operation, sequence)
 	if reached != nil {
 		j.await(ctx, reached, boardWait)
-		s = j.board.resign(operation, reached)
+		s = j.board.resign(operation, sequence, reached)
 	}
-	return s, s.Sequence >= sequence
+	return s
 }
 
 // awaitClosed waits on the machine's clock.
@@ -326,8 +329,8 @@ func awaitClosed(ctx context.Context, reached <-chan struct{}, limit time.Durati
 // sequence if it is, and evidence says what its author knew. It asks the ledger
 // only where the board has not come so far.
 func (j *Journal) Known(ctx context.Context, operation string, least uint64) (projections.State, error) {
-	if s, ok := j.board.state(operation); ok && s.Sequence >= least {
-		return s, nil
+	if s := j.board.state(operation, least); s != nil {
+		return *s, nil
 	}
 	return j.Current(ctx, operation)
 }
