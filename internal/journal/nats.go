@@ -91,6 +91,7 @@ type Config struct {
 type NATS struct {
 	conn     *nats.Conn
 	js       jetstream.JetStream
+	asks     *asks
 	replicas int
 	batches  batchNames
 	commits  struct{ alone, batches atomic.Uint64 }
@@ -110,7 +111,8 @@ func Connect(ctx context.Context, c Config) (*NATS, error) {
 	if c.Replicas < 0 {
 		return nil, fmt.Errorf("connect to the store: %d replicas, want at least 1", c.Replicas)
 	}
-	list, err := options(c)
+	asks := &asks{lost: make(chan struct{})}
+	list, err := options(c, asks.disconnected)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
@@ -123,7 +125,8 @@ func Connect(ctx context.Context, c Config) (*NATS, error) {
 		conn.Close()
 		return nil, fmt.Errorf("connect to the store: %w", err)
 	}
-	n := &NATS{conn: conn, js: js, replicas: c.Replicas, limit: writeLimit, elsewhere: c.Dial == nil, batches: batchNames{prefix: rand.Text()[:batchPrefix]}}
+	asks.conn = conn
+	n := &NATS{conn: conn, js: js, asks: asks, replicas: c.Replicas, limit: writeLimit, elsewhere: c.Dial == nil, batches: batchNames{prefix: rand.Text()[:batchPrefix]}}
 	if !n.elsewhere {
 		n.limit = answerLimit
 	}
@@ -142,7 +145,8 @@ type dialer func() (net.Conn, error)
 // InProcessConn implements the client library's interface of that name.
 func (d dialer) InProcessConn() (net.Conn, error) { return d() }
 
-func options(c Config) ([]nats.Option, error) {
+// options calls lost each time the connection is lost or closed.
+func options(c Config, lost func()) ([]nats.Option, error) {
 	list := []nats.Option{
 		nats.Name(c.Name),
 		nats.MaxReconnects(-1),
@@ -150,6 +154,12 @@ func options(c Config) ([]nats.Option, error) {
 		// No buffer: a publish made while the server is away must fail then and
 		// not land when it is back, long after its caller was told otherwise.
 		nats.ReconnectBufSize(-1),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			lost()
+			if err != nil && c.Logger != nil { // without one it was closed by us
+				c.Logger.Warn("store connection lost", "error", err)
+			}
+		}),
 		nats.ReconnectHandler(func(conn *nats.Conn) {
 			if c.Logger != nil {
 				c.Logger.Info("store connection regained", "server", conn.ConnectedServerName())
@@ -181,11 +191,6 @@ func options(c Config) ([]nats.Option, error) {
 	}
 	if c.Logger != nil {
 		list = append(list,
-			nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-				if err != nil { // without one it was closed by us
-					c.Logger.Warn("store connection lost", "error", err)
-				}
-			}),
 			nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 				c.Logger.Error("store connection error", "error", err)
 			}),
@@ -264,6 +269,7 @@ func wipe(text []byte) { clear(text) }
 func (n *NATS) Close() {
 	n.group.drain(answerLimit)
 	n.conn.Close()
+	n.asks.disconnected()
 	n.group.work.Wait()
 }
 
@@ -484,23 +490,21 @@ type direct struct{ *NATS }
 
 // Publish implements [Store].
 func (d direct) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.limit)
-	defer cancel()
-	// No retries inside the library: a repeat after a lost answer is the
-	// journal's to judge.
-	ack, err := d.js.PublishMsg(ctx, wireMessage(m), jetstream.WithRetryAttempts(0))
+	// Sent once: a repeat after a lost answer is the journal's to judge.
+	answer, err := d.asks.request(ctx, wireMessage(m), d.limit)
 	if err != nil {
 		return 0, fmt.Errorf("publish on %s: %w", m.Subject, classify(err))
 	}
-	if ack.Stream != string(s) {
-		return 0, fmt.Errorf("publish on %s: stream %s took it, want %s", m.Subject, ack.Stream, s)
+	sequence, err := acknowledged(answer.Data, s)
+	if err != nil {
+		return 0, fmt.Errorf("publish on %s: %w", m.Subject, err)
 	}
 	switch s {
 	case Ledger, Control, Webhooks, Payloads:
 		d.commits.alone.Add(1)
 	case History, Wakeups, Index:
 	}
-	return ack.Sequence, nil
+	return sequence, nil
 }
 
 // wireMessage is a message as it is sent. It is made anew for each attempt.
@@ -530,8 +534,6 @@ func (b *batchNames) next() string { return b.prefix + strconv.FormatUint(b.coun
 
 // PublishBatch implements [Batcher], past the group commit.
 func (n *NATS) PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.limit)
-	defer cancel()
 	id := n.batches.next()
 	for i, m := range list {
 		out := wireMessage(m)
@@ -546,7 +548,7 @@ func (n *NATS) PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]u
 			continue
 		}
 		out.Header.Set(batchCommitHeader, "1")
-		answer, err := n.conn.RequestMsgWithContext(ctx, out)
+		answer, err := n.asks.request(ctx, out, n.limit)
 		if err != nil {
 			return nil, fmt.Errorf("publish a batch on %s: %w", s, classify(err))
 		}

@@ -18,9 +18,7 @@ func (n *NATS) directly(ctx context.Context, s Stream, request any) (m Message, 
 	if err != nil {
 		return Message{}, false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	answer, err := n.conn.RequestWithContext(ctx, apiPrefix+"DIRECT.GET."+string(s), body)
+	answer, err := n.asks.request(ctx, &nats.Msg{Subject: apiPrefix + "DIRECT.GET." + string(s), Data: body}, answerLimit)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return Message{}, true, nil
