@@ -193,6 +193,60 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// However the leases of a process lie to each other in time, none of them goes
+// without for longer than a beat.
+func TestHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, changes{})
+		beats := &h.poller.beats
+		var list []*held
+		for range 8 {
+			list = append(list, beats.hold(t.Context(), &beaten{t: t, last: time.Now()}))
+			time.Sleep(3 * time.Second)
+		}
+		for i, l := range list {
+			time.Sleep(time.Minute)
+			beats.leave(l)
+			if n := l.lease.(*beaten).extended.Load(); n < int64(6*(i+1)) || n > int64(12*(i+1)+8) {
+				t.Errorf("lease %d was extended %d times", i, n)
+			}
+		}
+		if len(beats.held) > 0 || beats.stop != nil {
+			t.Error("something goes on")
+		}
+		// One that hangs stops no other, and its end is waited for.
+		hangs := beats.hold(t.Context(), &beaten{t: t, last: time.Now(), hangs: true})
+		other := &beaten{t: t, last: time.Now()}
+		goes := beats.hold(t.Context(), other)
+		time.Sleep(time.Minute)
+		beats.leave(hangs)
+		beats.leave(goes)
+		if other.extended.Load() < 5 {
+			t.Errorf("extended %d times beside one that hangs", other.extended.Load())
+		}
+	})
+}
+
+// beaten is a lease that is not left alone for longer than a beat.
+type beaten struct {
+	lease
+	t     *testing.T
+	last  time.Time
+	hangs bool
+}
+
+func (b *beaten) Extend(ctx context.Context) error {
+	b.extended.Add(1)
+	if since := time.Since(b.last); since > 10*time.Second {
+		b.t.Errorf("extended after %s", since)
+	}
+	b.last = time.Now()
+	if b.hangs {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
 func TestRun(t *testing.T) {
 	bubble(t, "no more leases than workers", func(t *testing.T) {
 		h := newHouse(t, changes{})

@@ -163,6 +163,9 @@ type Poller struct {
 	wakeKeeper context.CancelFunc
 	nudged     bool
 
+	beats beats
+	bases bases
+
 	began time.Time     // when it was made, where there is no monotonic clock
 	start time.Duration // the same on the monotonic clock
 }
@@ -180,6 +183,11 @@ func New(cfg Config) *Poller {
 	}
 	p := &Poller{cfg: cfg, busy: map[string]chan struct{}{}, paces: map[string]*pace{}, lines: map[string]*line{}, began: cfg.Clock.Now()}
 	p.start = p.moment().Monotonic
+	p.beats = beats{clock: cfg.Clock, every: cfg.Beat, failed: func(ctx context.Context, lease Lease, err error) {
+		// The lease may be lost. The next permit will tell: it fails on
+		// its expected sequence if another worker has moved on.
+		cfg.Log.WarnContext(ctx, "lease not extended", "operation", lease.Operation(), "error", err)
+	}}
 	return p
 }
 
@@ -211,9 +219,10 @@ func (p *Poller) Run(ctx context.Context, providers []Fetch, workers int) error 
 	}
 	shared := places(workers - own*len(providers))
 	var group errgroup.Group
+	crew := newCrew(&group)
 	for _, fetch := range providers {
 		group.Go(func() error {
-			p.feed(ctx, &group, fetch, places(own), shared)
+			p.feed(ctx, crew, fetch, places(own), shared)
 			return nil
 		})
 	}
@@ -248,7 +257,7 @@ func take(ctx context.Context, own, shared chan struct{}) chan struct{} {
 }
 
 // feed hands one provider's leases to free workers.
-func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, own, shared chan struct{}) {
+func (p *Poller) feed(ctx context.Context, crew *crew, fetch Fetch, own, shared chan struct{}) {
 	for {
 		place := take(ctx, own, shared)
 		if ctx.Err() != nil { // also where a worker was free: nothing is leased any more
@@ -269,36 +278,16 @@ func (p *Poller) feed(ctx context.Context, group *errgroup.Group, fetch Fetch, o
 			place <- struct{}{}
 			continue
 		}
-		group.Go(func() error {
-			post := &post{own, shared, place}
-			defer post.leave()
-			for _, lease := range leases {
-				p.serve(atPost(ctx, post), lease)
-			}
-			return nil
-		})
+		crew.give(ctx, p, task{leases, &post{own, shared, place}})
 	}
 }
 
-// serve attends to one lease and extends it meanwhile.
+// serve attends to one lease and extends it meanwhile, also while stopping.
 func (p *Poller) serve(stopping context.Context, lease Lease) {
-	// The lease is extended for as long as it is worked on, also while stopping.
-	ctx, stop := context.WithCancel(context.WithoutCancel(stopping))
-	var beat sync.WaitGroup
-	beat.Add(1)
-	go func() {
-		defer beat.Done()
-		for p.cfg.Clock.Sleep(ctx, p.cfg.Beat) == nil {
-			if err := lease.Extend(ctx); err != nil && ctx.Err() == nil {
-				// The lease may be lost. The next permit will tell: it fails on
-				// its expected sequence if another worker has moved on.
-				p.cfg.Log.WarnContext(ctx, "lease not extended", "operation", lease.Operation(), "error", err)
-			}
-		}
-	}()
+	ctx := context.WithoutCancel(stopping)
+	h := p.beats.hold(ctx, lease)
 	err := p.Attend(stopping, lease)
-	stop()
-	beat.Wait()
+	p.beats.leave(h)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		// The lease ends by itself and the wake-up is delivered again.
 		p.cfg.Log.ErrorContext(ctx, "operation left to its next lease", "operation", lease.Operation(), "error", err)
