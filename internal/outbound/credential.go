@@ -130,7 +130,15 @@ func (c *Client) CredentialIdentity(ctx context.Context, ref string) (string, er
 	if f != nil {
 		return "", f
 	}
-	return Identity(c.cfg.IdentityKey, s), nil
+	// It is asked for before each step. No call's credential has this key, since
+	// each says where it goes.
+	key, value := Credential{Ref: ref}, s.Reveal()
+	sp := c.spelled.find(key, value)
+	if sp == nil {
+		sp = &spelled{value: value, identity: Identity(c.cfg.IdentityKey, s)}
+		c.spelled.keep(key, sp)
+	}
+	return sp.identity, nil
 }
 
 func (c *Client) lookup(ctx context.Context, ref string) (Secret, *Failure) {

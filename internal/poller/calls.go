@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -67,7 +68,7 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	if account.BaseURL == "" {
 		account.BaseURL = c.BaseURL
 	}
-	base, origin, err := httprule.Base(account.BaseURL)
+	base, origin, err := p.bases.read(account.BaseURL)
 	if err != nil {
 		return p.unusable(s, fmt.Errorf("base URL of provider %s: %w", s.Intent.Provider, err)), nil
 	}
@@ -91,6 +92,35 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 		made.monotonic = p.cfg.Monotonic()
 	}
 	return made, nil
+}
+
+// maxBases bounds how many base URLs are remembered.
+const maxBases = 256
+
+// bases remembers how base URLs read, which are few and are asked for at each step.
+type bases struct {
+	mu    sync.Mutex // guards known
+	known map[string]base
+}
+
+type base struct{ base, origin string }
+
+// read is httprule.Base.
+func (b *bases) read(url string) (string, string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if found, ok := b.known[url]; ok {
+		return found.base, found.origin, nil
+	}
+	path, origin, err := httprule.Base(url)
+	if err != nil {
+		return "", "", err
+	}
+	if b.known == nil || len(b.known) >= maxBases {
+		b.known = map[string]base{}
+	}
+	b.known[url] = base{path, origin}
+	return path, origin, nil
 }
 
 // unusable is what is left where the contract or the account cannot be used.
