@@ -58,7 +58,7 @@ race-all: ## the race detector on every package with goroutines, in short form
 race race-all:
 	@packages=$$($(FIND) | xargs grep -lE '^[[:space:]]*go (func|[A-Za-z_])|\.Go\(|"sync(/atomic)?"' | xargs -r -n1 dirname | sort -u | grep -v $(SLOW)); \
 	test -n "$$packages" || { echo "no package with goroutines found" >&2; exit 1; }; \
-	set -x; $(GO) test -race -short -shuffle=on $$packages
+	set -x; CGO_ENABLED=1 $(GO) test -race -short -shuffle=on $$packages
 
 mod: ## go.mod files tidy, downloaded modules unchanged
 	$(GO) mod tidy -diff

@@ -14,6 +14,6 @@ done
 # Directories alone are not copied with their owner.
 touch "$out/owned/nats/.keep" "$out/owned/installation/.keep"
 export CGO_ENABLED=0
-go build -trimpath -ldflags='-s -w' -o "$out/bin/" \
+go build -trimpath="${TRIMPATH:-true}" -ldflags='-s -w' -o "$out/bin/" \
   ./cmd/counterfoil ./cmd/ingest ./cmd/projector ./cmd/poller ./cmd/webhooks ./cmd/healthcheck ./tests/cluster/drive \
   github.com/nats-io/nats-server/v2

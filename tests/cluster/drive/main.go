@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -25,15 +26,19 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.docker, "docker", "docker", "client of the engine")
-	flag.StringVar(&o.project, "project", "deploy", "compose project, the first part of the containers' names")
-	flag.StringVar(&o.separator, "separator", "_", "what parts the names of containers")
+	flag.StringVar(&o.project, "project", "deploy", "compose project")
 	flag.StringVar(&o.secrets, "secrets", "deploy/secrets", "directory of secrets")
 	flag.StringVar(&o.listen, "listen", "0.0.0.0:8787", "address of the simulated provider")
 	flag.Float64Var(&o.rate, "rate", 20, "operations a second")
 	flag.DurationVar(&o.calm, "calm", 5*time.Second, "time before the first thing is broken, and between two")
+	breaks := flag.String("break", strings.Join(all(), ","), "what is killed, in this order")
+	limit := flag.Duration("limit", 15*time.Minute, "time after which the run has failed")
 	flag.Parse()
+	o.breaks = strings.Split(*breaks, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx, end := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("the run took longer than %s", *limit))
+	defer end()
 	report, err := run(ctx, o)
 	if report != nil {
 		text, jsonErr := json.Marshal(report)

@@ -10,6 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,10 +32,16 @@ const (
 )
 
 type options struct {
-	docker, project, separator string
-	secrets, listen            string
-	rate                       float64
-	calm                       time.Duration
+	docker, project string
+	secrets, listen string
+	rate            float64
+	calm            time.Duration
+	breaks          []string
+}
+
+// all are the things that can be killed: two of the nodes, and one of each role.
+func all() []string {
+	return []string{"nats node", "ledger leader", "ingest", "projector", "poller", "webhooks"}
 }
 
 // ingests are where compose.yaml publishes the two.
@@ -215,7 +224,10 @@ func (d *drive) breakAll(ctx context.Context) (list []Broken, err error) {
 	if err := d.warm(ctx); err != nil {
 		return nil, err
 	}
-	for _, what := range []string{"nats node", "ledger leader", "ingest", "projector", "poller", "webhooks"} {
+	for _, what := range d.o.breaks {
+		if !slices.Contains(all(), what) {
+			return list, fmt.Errorf("nothing is called %q, want some of %q", what, all())
+		}
 		pause(ctx, d.o.calm)
 		name := what + "-1"
 		if strings.Contains(what, " ") {
@@ -267,6 +279,9 @@ func (d *drive) kill(ctx context.Context, what, name string) (Broken, error) {
 			b.Progress = d.progress(at)
 		}
 		last, all := d.attended(live, at)
+		if !all && time.Since(at) > 3*time.Second {
+			d.ended(ctx, live, at)
+		}
 		if b.Progress > 0 && all {
 			b.Attended = last
 			return b, nil
@@ -331,6 +346,35 @@ func (d *drive) attended(live map[string]bool, at time.Time) (last float64, all 
 	return last, len(seen) == len(live)
 }
 
+// mark finds an operation's number in what the provider was sent.
+var mark = regexp.MustCompile(`"correlation":"op-(\d+)"`)
+
+// ended takes those out of live that nobody has to ask about: the answer to their
+// last request was under way at the time and came.
+func (d *drive) ended(ctx context.Context, live map[string]bool, at time.Time) {
+	asked, made := map[string]bool{}, map[string]int{}
+	for _, r := range d.sim.Requests(simulator.Filter{}) {
+		if r.At.After(at) {
+			asked[r.Job] = true
+		}
+		if found := mark.FindSubmatch(r.Body); r.Call == simulator.Create && found != nil {
+			made[r.Job], _ = strconv.Atoi(string(found[1])) // it is digits
+		}
+	}
+	for job := range live {
+		n, known := made[job]
+		if asked[job] || !known {
+			continue
+		}
+		d.mu.Lock()
+		id := d.ops[n].id
+		d.mu.Unlock()
+		if op, err := d.clients[1].Get(ctx, id); err == nil && op.Terminal { // who does not know asks again
+			delete(live, job)
+		}
+	}
+}
+
 func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*100) / 100 }
 
 // finish waits until every operation has succeeded, or patience is over.
@@ -370,15 +414,24 @@ func (d *drive) finish(ctx context.Context, report *Report) error {
 		}
 		report.Unfinished[state]++
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
-func (d *drive) container(name string) string {
-	return strings.Join([]string{d.o.project, name, "1"}, d.o.separator)
+// container is the id of a service's one container.
+func (d *drive) container(ctx context.Context, service string) (string, error) {
+	out, err := exec.CommandContext(ctx, d.o.docker, "ps", "--all", "--quiet",
+		"--filter", "label=com.docker.compose.project="+d.o.project, "--filter", "label=com.docker.compose.service="+service).Output()
+	if id := strings.TrimSpace(string(out)); err == nil && id != "" && !strings.Contains(id, "\n") {
+		return id, nil
+	}
+	return "", fmt.Errorf("look for the one container of %s: %q, %w", service, out, err)
 }
 
-func (d *drive) engine(ctx context.Context, command string, rest ...string) error {
-	rest[len(rest)-1] = d.container(rest[len(rest)-1])
+func (d *drive) engine(ctx context.Context, command string, rest ...string) (err error) {
+	service := &rest[len(rest)-1]
+	if *service, err = d.container(ctx, *service); err != nil {
+		return err
+	}
 	out, err := exec.CommandContext(ctx, d.o.docker, append([]string{command}, rest...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("docker %s: %w: %s", command, err, out)
@@ -387,8 +440,12 @@ func (d *drive) engine(ctx context.Context, command string, rest ...string) erro
 }
 
 func (d *drive) healthy(ctx context.Context, name string) error {
+	id, err := d.container(ctx, name)
+	if err != nil {
+		return err
+	}
 	for begin := time.Now(); ; pause(ctx, time.Second) {
-		out, err := exec.CommandContext(ctx, d.o.docker, "inspect", "--format={{.State.Health.Status}}", d.container(name)).Output()
+		out, err := exec.CommandContext(ctx, d.o.docker, "inspect", "--format={{.State.Health.Status}}", id).Output()
 		if err == nil && strings.TrimSpace(string(out)) == "healthy" {
 			return nil
 		}
