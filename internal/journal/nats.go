@@ -641,9 +641,11 @@ func (n *NATS) get(ctx context.Context, s Stream, request any) (Message, error) 
 	err := n.askPatiently(ctx, "STREAM.MSG.GET."+string(s), request, &answer)
 	switch {
 	case err != nil:
-		return Message{}, fmt.Errorf("read from stream %s: %w", s, err)
+		return Message{}, fmt.Errorf("read from stream %s: %w: %w", s, ErrUnread, err)
 	case answer.Error != nil && answer.Error.ErrorCode == codeNoMessage:
 		return Message{}, ErrNoMessage
+	case answer.Error != nil && answer.Error.Code >= firstServerStatus:
+		return Message{}, fmt.Errorf("read from stream %s: %w: %w", s, ErrUnread, answer.Error)
 	case answer.Error != nil:
 		return Message{}, fmt.Errorf("read from stream %s: %w", s, answer.Error)
 	case answer.Message == nil:

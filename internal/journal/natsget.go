@@ -23,7 +23,7 @@ func (n *NATS) directly(ctx context.Context, s Stream, request any) (m Message, 
 	case errors.Is(err, nats.ErrNoResponders):
 		return Message{}, true, nil
 	case err != nil:
-		return Message{}, false, fmt.Errorf("read from stream %s: %w", s, err)
+		return Message{}, false, fmt.Errorf("read from stream %s: %w: %w", s, ErrUnread, err)
 	}
 	switch status := answer.Header.Get(statusHeader); status {
 	case "":

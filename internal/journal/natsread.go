@@ -68,7 +68,7 @@ func (c *natsCursor) Next(ctx context.Context, wait time.Duration) (Message, err
 		}
 		var again <-chan time.Time
 		if c.batch == nil {
-			if m, err := c.ask(ctx); !errors.Is(err, ErrNoMessage) {
+			if m, err := c.ask(ctx); !errors.Is(err, ErrNoMessage) && !errors.Is(err, ErrUnread) {
 				return m, err
 			}
 			again = time.After(readAsk)

@@ -44,6 +44,9 @@ var (
 	// leader: it is not stored, and will not be. It is an ErrUnanswered for those
 	// who need not know more.
 	ErrNobody = fmt.Errorf("%w: no server takes writes to the stream", ErrUnanswered)
+	// ErrUnread says that a read was not answered, as while a stream has no leader;
+	// asking again may help.
+	ErrUnread = errors.New("read unanswered")
 	// ErrSubjectFull says that the subject holds its one message already.
 	ErrSubjectFull = errors.New("subject holds a message already")
 	// ErrNoMessage says that the stream's leader has no such message, or that

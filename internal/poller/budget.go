@@ -338,7 +338,7 @@ func (p *Poller) queue(ctx, work context.Context, s projections.State, d workflo
 		return t, s, true, nil
 	}
 	// What was decided before is old by now: the last moment of its call, above all.
-	if s, err = p.cfg.Journal.Catch(ctx, s); err != nil {
+	if s, err = p.catch(ctx, s); err != nil {
 		t.unused()
 		return nil, s, false, err
 	}

@@ -172,8 +172,11 @@ func (p *Poller) inputsWithParams(ctx context.Context, s projections.State, c *c
 	if len(s.Creates.List) > 0 {
 		in.Since = since(s)
 	}
-	var err error
-	if in.Params, err = p.cfg.Journal.Payload(ctx, s.Intent.Payload); err != nil {
+	err := p.steadily(ctx, func() (err error) {
+		in.Params, err = p.cfg.Journal.Payload(ctx, s.Intent.Payload)
+		return err
+	})
+	if err != nil {
 		return in, fmt.Errorf("read the caller's parameters: %w", err)
 	}
 	return in, nil
@@ -531,7 +534,11 @@ func (p *Poller) create(ctx context.Context, s projections.State, c *calls, e wo
 // attempt if there was one, whatever the contract is by now.
 func (p *Poller) createRequest(ctx context.Context, c *calls, in contract.Inputs, stored events.Digest) (contract.Request, events.Digest, error) {
 	if !stored.IsZero() {
-		body, err := p.cfg.Journal.Payload(ctx, stored)
+		var body []byte
+		err := p.steadily(ctx, func() (err error) {
+			body, err = p.cfg.Journal.Payload(ctx, stored)
+			return err
+		})
 		if err != nil {
 			return contract.Request{}, stored, fmt.Errorf("read the first attempt's request: %w", err)
 		}

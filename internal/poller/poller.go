@@ -317,7 +317,10 @@ func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, 
 		return s, err
 	}
 	defer leave()
-	s, err = p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
+	err = p.steadily(ctx, func() (err error) {
+		s, err = p.cfg.Journal.Known(ctx, lease.Operation(), lease.Version())
+		return err
+	})
 	if err != nil {
 		return s, fmt.Errorf("read state of %s: %w", lease.Operation(), err)
 	}
@@ -377,7 +380,7 @@ func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, 
 			if err := p.cfg.Clock.Sleep(ctx, wait); err != nil {
 				return s, err
 			}
-			if s, err = p.cfg.Journal.Catch(ctx, s); err != nil {
+			if s, err = p.catch(ctx, s); err != nil {
 				return s, fmt.Errorf("read news of %s: %w", s.Operation, err)
 			}
 			continue
