@@ -325,6 +325,7 @@ func TestEachCheck(t *testing.T) {
 				state(4, projections.PhaseCreatePending, deferred(events.DeferHold)),
 				state(5, projections.PhaseCreatePending, deferred(events.DeferNoContract)),
 				state(8, projections.PhaseCreatePending, deferred(events.DeferStorageLow)),
+				state(11, projections.PhaseObserving, deferred(events.DeferLimit)),
 				state(6, projections.PhaseCreatePending, deferred("of_a_later_version")),
 				state(7, projections.PhaseCreatePending, func(s *projections.State) { s.Paused = true }),
 				state(9, projections.PhaseCreatePending, func(s *projections.State) {

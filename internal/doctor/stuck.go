@@ -155,6 +155,8 @@ func (v *visit) deferredHelp(s projections.State, why events.DeferReason) string
 		return "put the credential and base URL of " + account + " back to those of its create until it is settled: another account knows nothing of it"
 	case events.DeferThrottled:
 		return "nothing: the provider asked to come back later"
+	case events.DeferLimit:
+		return "nothing, if that is meant: more is asked for than the limits of " + account + " let through (limits in the credentials file, or its contract); raise them if the provider allows it"
 	case events.DeferHold:
 		release := "counterfoil release"
 		if slices.Contains(v.held, s.Intent.Provider) { // and not by the hold on all

@@ -4,8 +4,8 @@
 // The roles know nothing of it: they call small interfaces and functions of their
 // own, which are met here. Names and units follow Prometheus' conventions.
 //
-// Guarantees. Every set of labels is bounded: by lists in this program, or by the
-// providers an installation has had. No label and no check holds an operation, a
+// Guarantees. Every set of labels is bounded: by lists in this program, by the
+// providers an installation has had, or by those of its accounts that have limits. No label and no check holds an operation, a
 // principal, an address, an error's text or anything a caller or provider sent.
 //
 // Limits. What has been counted starts at zero with the process.
@@ -75,13 +75,14 @@ type Metrics struct {
 	refusals *prometheus.CounterVec
 	sync     prometheus.Histogram
 
-	open, partitions, lag, free, reserve, held *prometheus.Desc
+	open, partitions, lag, free, reserve, held, slots, mine, waiting *prometheus.Desc
 
 	mu sync.Mutex
 	// Guarded by mu, by partition: how many operations stand where, and since when
 	// a fact waits to be recorded (zero: none does).
 	counts map[string]map[projector.Standing]int
 	behind map[string]time.Time
+	uses   func() []poller.Use // nil: nobody calls here; guarded by mu
 }
 
 // New makes the series, in a registry of their own.
@@ -120,6 +121,12 @@ func New(cfg Config) *Metrics {
 			"Free bytes below which no new operation and no create is begun.", nil, nil),
 		held: prometheus.NewDesc("counterfoil_holds",
 			"Holds of operators in force, by what they rest: creates, or all calls.", []string{"scope"}, nil),
+		slots: prometheus.NewDesc("counterfoil_account_slots",
+			"Calls at once that the limits of an account allow, in all processes together.", []string{"provider", "account"}, nil),
+		mine: prometheus.NewDesc("counterfoil_account_slots_held",
+			"Of them, those that this process may make; in use or not.", []string{"provider", "account"}, nil),
+		waiting: prometheus.NewDesc("counterfoil_account_calls_waiting",
+			"Calls that stand in line here because of the limits of an account.", []string{"provider", "account"}, nil),
 		counts: map[string]map[projector.Standing]int{}, behind: map[string]time.Time{},
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -146,6 +153,13 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Exchange(e poller.Exchange) {
 	m.calls.WithLabelValues(e.Provider, string(e.Step), e.Outcome).Inc()
 	m.took.WithLabelValues(e.Provider, string(e.Step)).Observe(e.Took.Seconds())
+}
+
+// Limited says where to ask how far the limits of accounts are used.
+func (m *Metrics) Limited(uses func() []poller.Use) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.uses = uses
 }
 
 // Woken notes that a wake-up for that time was delivered now.
@@ -264,7 +278,7 @@ type derived struct{ m *Metrics }
 
 // Describe implements [prometheus.Collector].
 func (d derived) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{d.m.open, d.m.partitions, d.m.lag, d.m.free, d.m.reserve, d.m.held} {
+	for _, desc := range []*prometheus.Desc{d.m.open, d.m.partitions, d.m.lag, d.m.free, d.m.reserve, d.m.held, d.m.slots, d.m.mine, d.m.waiting} {
 		out <- desc
 	}
 }
@@ -288,6 +302,16 @@ func (d derived) Collect(out chan<- prometheus.Metric) {
 		if creates, all, known := d.m.holds(); known {
 			gauge(d.m.held, float64(creates), string(events.HoldCreates))
 			gauge(d.m.held, float64(all), string(events.HoldAll))
+		}
+	}
+	d.m.mu.Lock()
+	uses := d.m.uses
+	d.m.mu.Unlock()
+	if uses != nil {
+		for _, u := range uses() {
+			gauge(d.m.slots, float64(u.Slots), u.Provider, u.Account)
+			gauge(d.m.mine, float64(u.Held), u.Provider, u.Account)
+			gauge(d.m.waiting, float64(u.Waiting), u.Provider, u.Account)
 		}
 	}
 	if d.m.disk == nil {

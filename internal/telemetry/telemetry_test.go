@@ -183,6 +183,22 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+func TestLimits(t *testing.T) {
+	m := New(Config{Now: newWatch().now})
+	same(t, scrape(t, m, "counterfoil_account"))
+	m.Limited(func() []poller.Use {
+		return []poller.Use{{Provider: "example", Account: "main", Slots: 8, Held: 3, Busy: 2, Waiting: 5, Calls: 99}}
+	})
+	same(t, scrape(t, m, "counterfoil_account"),
+		`counterfoil_account_calls_waiting{account="main",provider="example"} 5`,
+		`counterfoil_account_slots_held{account="main",provider="example"} 3`,
+		`counterfoil_account_slots{account="main",provider="example"} 8`)
+	problems, err := testutil.GatherAndLint(m.registry)
+	if err != nil || len(problems) > 0 {
+		t.Error(problems, err)
+	}
+}
+
 func TestHolds(t *testing.T) {
 	known := false
 	m := New(Config{Now: newWatch().now, Holds: func() (int, int, bool) { return 2, 1, known }})

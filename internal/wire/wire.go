@@ -447,6 +447,7 @@ func (s *Service) runPoller(ctx context.Context, name string, joined func()) err
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
 		Permits: s.mayPermit, Drain: s.cfg.Drain, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
 	})
+	s.metrics.Limited(p.Uses)
 	providers := &attended{s: s, journal: j, poller: p, joined: map[string]bool{}}
 	first, err := providers.begin(ctx)
 	switch {
