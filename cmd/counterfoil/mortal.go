@@ -101,6 +101,10 @@ func (s mortalStore) Publish(ctx context.Context, stream journal.Stream, out jou
 	})
 }
 
+func (s mortalStore) PublishRun(ctx context.Context, stream journal.Stream, guard journal.Guard, list []journal.Outgoing) (uint64, error) {
+	return live(ctx, s.m, func(ctx context.Context) (uint64, error) { return s.inner.PublishRun(ctx, stream, guard, list) })
+}
+
 func (s mortalStore) Last(ctx context.Context, stream journal.Stream, subject string) (journal.Message, error) {
 	return live(ctx, s.m, func(ctx context.Context) (journal.Message, error) { return s.inner.Last(ctx, stream, subject) })
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -98,7 +99,8 @@ type NATS struct {
 	group    *Grouped
 	limit    time.Duration // of one write
 
-	elsewhere bool // the servers are other processes
+	elsewhere bool     // the servers are other processes
+	runs      sync.Map // by stream: how it takes a run
 
 	// replicated says that reads go to the leader by name. On one replica the
 	// streams allow direct reads, until one says that it does not.

@@ -111,6 +111,13 @@ func (one *asker) drop() {
 	_ = one.sub.Unsubscribe() // it fails where the connection is closed, and the address with it
 }
 
+// connected is closed when the connection is lost.
+func (a *asks) connected() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lost
+}
+
 // disconnected ends the requests that are under way.
 func (a *asks) disconnected() {
 	a.mu.Lock()

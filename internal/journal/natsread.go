@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	readBatch = 256              // messages asked for at once
+	readBatch = 512              // messages asked for at once
 	readPull  = 30 * time.Second // one request for them
 	readIdle  = time.Minute      // after which the server forgets an unused cursor
 	// readBeat is how often a server elsewhere says that it still has the request;
@@ -22,6 +22,7 @@ const (
 	// again after so long.
 	readAsk     = 250 * time.Millisecond
 	readWithout = 5 * time.Second
+	readCome    = time.Second // in which a message comes that the server has for us
 )
 
 // natsCursor reads through a consumer without acknowledgements. Such a
@@ -35,6 +36,7 @@ type natsCursor struct {
 
 	consumer jetstream.Consumer // nil: to be made
 	count    uint64             // consumer sequence of its last message
+	pending  uint64             // how many it had behind that
 	batch    <-chan jetstream.Msg
 	result   jetstream.MessageBatch
 	cancel   context.CancelFunc // ends the batch
@@ -50,8 +52,11 @@ func (c *natsCursor) Next(ctx context.Context, wait time.Duration) (Message, err
 	if m, ok := c.buffered(); ok {
 		return m, nil
 	}
-	if wait <= 0 {
-		return c.ask(ctx)
+	switch {
+	case wait < 0:
+		return Message{}, ErrNoMessage
+	case wait == 0:
+		return c.now(ctx)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -92,6 +97,46 @@ func (c *natsCursor) Next(ctx context.Context, wait time.Duration) (Message, err
 	}
 }
 
+// now gives what is there now: what the consumer has for us, or else what the
+// leader says comes next.
+func (c *natsCursor) now(ctx context.Context) (Message, error) {
+	var timer *time.Timer
+	for c.pending > 0 {
+		if c.batch == nil {
+			if err := c.pull(ctx); err != nil {
+				c.pending = 0 // the leader is asked
+				break
+			}
+		}
+		if timer == nil {
+			timer = time.NewTimer(readCome)
+			defer timer.Stop()
+		}
+		select {
+		case m, open := <-c.batch:
+			if !open {
+				c.endBatch()
+				continue
+			}
+			if out, ok := c.take(m); ok {
+				return out, nil
+			}
+		case <-timer.C:
+			c.pending = 0
+		case <-ctx.Done():
+			return Message{}, ctx.Err()
+		}
+	}
+	m, err := c.ask(ctx)
+	if err == nil && c.batch == nil {
+		// Where there is one there are more: they come by themselves.
+		if err := c.pull(ctx); err != nil {
+			c.forget() // the leader is asked again
+		}
+	}
+	return m, err
+}
+
 // ask reads the next message without the consumer, whose copy is skipped if it
 // comes after all.
 func (c *natsCursor) ask(ctx context.Context) (Message, error) {
@@ -129,6 +174,7 @@ func (c *natsCursor) take(m jetstream.Msg) (Message, bool) {
 		return Message{}, false
 	}
 	c.count++
+	c.pending = meta.NumPending
 	if meta.Sequence.Stream < c.next {
 		return Message{}, false
 	}
@@ -159,7 +205,7 @@ func (c *natsCursor) pull(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.consumer, c.count = consumer, 0
+		c.consumer, c.count, c.pending = consumer, 0, consumer.CachedInfo().NumPending
 	}
 	// The batch outlives this call: what it brings later is for the next one.
 	// Close ends it.
@@ -185,7 +231,7 @@ func (c *natsCursor) endBatch() {
 	c.cancel()
 	c.batch, c.result, c.cancel = nil, nil, nil
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		c.consumer = nil
+		c.consumer, c.pending = nil, 0
 	}
 }
 
@@ -194,7 +240,7 @@ func (c *natsCursor) forget() {
 	if c.cancel != nil {
 		c.cancel()
 	}
-	c.batch, c.result, c.cancel, c.consumer = nil, nil, nil, nil
+	c.batch, c.result, c.cancel, c.consumer, c.pending = nil, nil, nil, nil, 0
 }
 
 // Close implements [Cursor].

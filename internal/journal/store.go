@@ -98,6 +98,14 @@ type Guard struct {
 type Store interface {
 	// Publish stores a message and returns its sequence.
 	Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error)
+	// PublishRun stores messages in order, 2 to RunMost of them or one, on HISTORY
+	// or WAKEUPS, and returns the sequence of the last. Each is let in only while
+	// the guard holds, which names no subject of theirs, and only behind the one
+	// before it; they have no guards of their own and each its own subject where the
+	// stream keeps one message for each. Others' messages may come in between. After
+	// any error the first ones may be stored or may yet be, and never one without
+	// those before it. ErrWrongSequence says that the guard did not hold.
+	PublishRun(ctx context.Context, s Stream, guard Guard, list []Outgoing) (uint64, error)
 	// Last gives the last message on the subject, which may hold wildcards.
 	Last(ctx context.Context, s Stream, subject string) (Message, error)
 	// Next gives the first message on the subject, which may hold wildcards,
@@ -115,10 +123,15 @@ type Store interface {
 	Queue(ctx context.Context, q QueueConfig) (Queue, error)
 }
 
+// RunMost is how many messages a run has at most: the server's own limit for an
+// atomic batch.
+const RunMost = 1000
+
 // A Cursor walks a stream. It belongs to one goroutine.
 type Cursor interface {
 	// Next gives the next message, waiting for one that is not there yet. With
-	// a wait of 0 it says ErrNoMessage at once; otherwise when wait is over.
+	// a wait of 0 it says ErrNoMessage if the leader has none, otherwise when wait
+	// is over. With a wait below 0 it gives what has come already and asks nobody.
 	// After any error the cursor stands where it stood.
 	Next(ctx context.Context, wait time.Duration) (Message, error)
 	// Close lets go of what the server holds for the cursor.

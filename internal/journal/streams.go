@@ -108,10 +108,12 @@ func provisionedReplicas(have jetstream.StreamConfig) int {
 
 // derived streams can be built again from the ledger. On one node they are not
 // synced, which the server allows only without atomic batches and never lets
-// us change later; on several a commit is one batch.
+// us change later; a run is a fast batch there, which ends at the first message
+// that is refused. On several a run is one atomic batch.
 func derived(c *jetstream.StreamConfig) {
 	if c.Replicas == 1 {
 		c.PersistMode = jetstream.AsyncPersistMode
+		c.AllowBatchPublish = true
 	} else {
 		c.AllowAtomicPublish = true
 	}

@@ -18,9 +18,10 @@ const takeover = "takeover" // last token of a take-over record; no operation ha
 // another takes it. It belongs to one goroutine, and so has one commit in
 // flight at most.
 //
-// Two guards keep out whoever had the partition before, however late its
-// writes land: every write to WAKEUPS expects this tenure's epoch, every write
-// to HISTORY the last sequence of the partition.
+// Guards keep out whoever had the partition before, however late its writes
+// land: every write to WAKEUPS expects this tenure's epoch, a single one to
+// HISTORY the last sequence of the partition, and each record of a run this
+// tenure's take-over record as the newest.
 type Tenure struct {
 	j         *Journal
 	number    int // of the partition
@@ -29,6 +30,7 @@ type Tenure struct {
 
 	epoch     uint64 // sequence of our message on epoch.<partition>
 	last      uint64 // sequence of the partition's last history message, ours
+	taken     uint64 // sequence of our newest take-over record
 	position  uint64 // ledger sequence of the newest fact in the history
 	unsettled bool   // a write to WAKEUPS may yet land under the present epoch
 }
@@ -95,6 +97,7 @@ func (t *Tenure) takeOver(ctx context.Context) error {
 		// we read: read again.
 		err = t.writeHistory(ctx, takeover, data)
 		if err == nil {
+			t.taken = t.last
 			break
 		}
 		if !errors.Is(err, ErrFenced) {
@@ -211,7 +214,8 @@ func (t *Tenure) Facts(ctx context.Context) (*Facts, error) {
 type Facts struct{ cursor Cursor }
 
 // Next gives the next fact; ErrNoMessage says that none came within wait, or,
-// with a wait of 0, that none is there.
+// with a wait of 0, that none is there, or, with one below 0, that none has come
+// by itself.
 func (f *Facts) Next(ctx context.Context, wait time.Duration) (projections.Entry, error) {
 	m, err := f.cursor.Next(ctx, wait)
 	if err != nil {
@@ -266,6 +270,144 @@ func (t *Tenure) writeHistory(ctx context.Context, name string, data []byte) err
 		return ErrFenced
 	}
 	t.last = sequence
+	return nil
+}
+
+// CommitRun appends records one behind the other, in the order of their facts,
+// whose wake-ups the caller has published or leaves to its next sweep. Errors
+// are as for Commit; what was appended of a run is not appended again.
+func (t *Tenure) CommitRun(ctx context.Context, list []projections.Record) error {
+	messages := make([]Outgoing, len(list))
+	for i := range list {
+		if err := checkOperation(list[i].State.Operation); err != nil {
+			return err
+		}
+		messages[i] = Outgoing{
+			Subject: t.j.generation.subject(t.partition, list[i].State.Operation),
+			Data:    codec.Append(make([]byte, 0, 1536), &list[i]),
+		}
+	}
+	refusals := 0
+	for attempt := 0; ; attempt++ {
+		// A crash during this write leaves the first records of the run and never one
+		// without those before it. The position is the last one's, from where the
+		// next projector goes on.
+		last, err := t.j.store.PublishRun(ctx, History, Guard{Subject: t.fence(), Sequence: t.taken}, messages)
+		if err == nil {
+			t.last, t.position = last, list[len(list)-1].Sequence
+			return nil
+		}
+		switch {
+		case errors.Is(err, ErrWrongSequence), errors.Is(err, ErrInFlight), errors.Is(err, ErrUnanswered):
+			refusals = 0
+		default:
+			if refusals++; refusals >= maxRefusals {
+				return fmt.Errorf("write %d records of partition %s: %w", len(messages), t.partition, err)
+			}
+		}
+		if attempt > 0 {
+			if sleepErr := t.j.sleep(ctx, backoff(t.partition, attempt)); sleepErr != nil {
+				return fmt.Errorf("write %d records of partition %s: %w", len(messages), t.partition, unsure(true, errors.Join(sleepErr, err)))
+			}
+		}
+		// The rest of it could land later. Behind a new take-over record of ours it
+		// cannot, and what is before that is what has landed.
+		if err := t.renew(ctx); err != nil {
+			return fmt.Errorf("write %d records of partition %s: %w", len(messages), t.partition, err)
+		}
+		done := 0
+		for done < len(list) && list[done].Sequence <= t.position {
+			done++
+		}
+		if list, messages = list[done:], messages[done:]; len(list) == 0 {
+			return nil
+		}
+	}
+}
+
+// fence is the subject of the partition's take-over records.
+func (t *Tenure) fence() string { return t.j.generation.subject(t.partition, takeover) }
+
+// renew writes a take-over record where the newest is ours, and learns the
+// position that it repeats. A crash after it leaves what a take-over leaves.
+func (t *Tenure) renew(ctx context.Context) error {
+	for behind := 0; ; {
+		// The end first: what takes over after this read moves it.
+		before, err := t.lastOf(ctx, History, t.filter())
+		if err != nil {
+			return err
+		}
+		newest, err := t.lastOf(ctx, History, t.fence())
+		switch {
+		case err != nil:
+			return err
+		case newest.Sequence > t.taken:
+			return ErrFenced
+		case newest.Sequence < t.taken || before.Sequence < t.taken:
+			// The answer of a leader that is none any more, or HISTORY has lost it.
+			if behind >= maxBehind {
+				return fmt.Errorf("the history of partition %s is lost: it ends before %d", t.partition, t.taken)
+			}
+			if err := t.j.sleep(ctx, backoff(t.partition, behind)); err != nil {
+				return err
+			}
+			behind++
+			continue
+		}
+		if t.position, err = positionIn(before); err != nil {
+			return err
+		}
+		t.last = before.Sequence
+		// Beaten means that more of the run has landed, or that another took over.
+		err = t.writeHistory(ctx, takeover, codec.Marshal(&takeoverRecord{position: t.position, tenure: t.id}))
+		if err == nil {
+			t.taken = t.last
+			return nil
+		}
+		if !errors.Is(err, ErrFenced) {
+			return err
+		}
+	}
+}
+
+// WakeRun is Wake for several operations at once, each of which occurs once.
+func (t *Tenure) WakeRun(ctx context.Context, list []Wake) error {
+	var run []Wake
+	for _, w := range list {
+		if err := w.check(); err != nil {
+			return err
+		}
+		if w.At.IsZero() { // it moves the epoch, and goes alone
+			if err := t.Wake(ctx, w); err != nil {
+				return err
+			}
+			continue
+		}
+		run = append(run, w)
+	}
+	if len(run) == 0 {
+		return nil
+	}
+	if !t.unsettled {
+		now := t.j.now()
+		messages := make([]Outgoing, len(run))
+		for i := range run {
+			messages[i] = run[i].message(now)
+		}
+		_, err := t.j.store.PublishRun(ctx, Wakeups, Guard{Subject: epochSubject(t.partition), Sequence: t.epoch}, messages)
+		if err == nil {
+			return nil
+		}
+		t.unsettled = true // some are stored, and some may yet land
+	}
+	// A crash in between leaves the first of them, as if they had been published
+	// one by one. So they are now, which settles each; the same one twice does no
+	// more than one.
+	for _, w := range run {
+		if err := t.Wake(ctx, w); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

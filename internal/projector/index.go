@@ -22,7 +22,7 @@ func (w *Work) index(ctx context.Context, s projections.State, e projections.Ent
 		return nil
 	}
 	if _, intent := e.Event.Fact.(*events.IntentRecorded); intent && s.Facts == 1 {
-		if err := w.name(ctx, s, nil); err != nil {
+		if err := w.name(ctx, s, nil, false); err != nil {
 			return err
 		}
 	}
@@ -36,13 +36,14 @@ func (w *Work) index(ctx context.Context, s projections.State, e projections.Ent
 
 // name writes what the intent names: the references that the provider gets from
 // us, and the caller's own label, which is for the caller to look up: no
-// provider's event is matched by it. A survey, for the sweep, leaves out what is there.
-func (w *Work) name(ctx context.Context, s projections.State, survey *journal.Survey) error {
+// provider's event is matched by it. What a survey has is left out; a sweep without
+// one asks first, since most is there.
+func (w *Work) name(ctx context.Context, s projections.State, survey *journal.Survey, swept bool) error {
 	for _, reference := range references(s) {
 		if survey.Refers(s.Intent.Provider, reference, s.Operation) {
 			continue
 		}
-		if survey != nil {
+		if survey == nil && swept {
 			known, named, err := w.p.cfg.Journal.Referred(ctx, s.Intent.Provider, reference)
 			if err != nil {
 				return err
@@ -118,25 +119,74 @@ func (w *Work) deliver(ctx context.Context, list []journal.Arrival) error {
 // reindex writes the names of an operation again that INDEX has lost, in the
 // order in which they were first written.
 func (w *Work) reindex(ctx context.Context, s projections.State, survey *journal.Survey) error {
-	if err := w.name(ctx, s, survey); err != nil {
+	if err := w.name(ctx, s, survey, true); err != nil {
 		return err
 	}
-	for _, job := range append([]string{s.Job.ID}, s.Strays...) {
-		if job == "" || survey.Owns(s.Intent.Provider, s.Intent.Account, job, s.Operation) {
+	if w.moved(s) {
+		// Who wrote a name of it may have died before looking what is parked.
+		for _, reference := range references(s) {
+			if err := w.collect(ctx, s.Intent.Provider, journal.ReferenceName(reference)); err != nil {
+				return err
+			}
+		}
+		for _, job := range jobs(s) {
+			if err := w.collect(ctx, s.Intent.Provider, journal.JobName(job)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, job := range jobs(s) {
+		if survey.Owns(s.Intent.Provider, s.Intent.Account, job, s.Operation) {
 			continue
 		}
-		owner, owned, err := w.p.cfg.Journal.Owner(ctx, s.Intent.Provider, s.Intent.Account, job)
-		if err != nil {
-			return err
-		}
-		if owned && owner == s.Operation {
-			continue
+		if w.own[s.Operation] == job { // a fact says so: the ledger need not be asked
+			owner, err := w.p.cfg.Journal.Claim(ctx, s.Intent.Provider, s.Intent.Account, job, s.Operation)
+			if err != nil {
+				return err
+			}
+			if owner == events.ClaimOwn {
+				if err := w.collect(ctx, s.Intent.Provider, journal.JobName(job)); err != nil {
+					return err
+				}
+				continue
+			}
+		} else if survey == nil {
+			owner, owned, err := w.p.cfg.Journal.Owner(ctx, s.Intent.Provider, s.Intent.Account, job)
+			if err != nil {
+				return err
+			}
+			if owned && owner == s.Operation {
+				continue
+			}
 		}
 		if err := w.hold(ctx, s, job); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// surveyed says whether a survey has all names of the operation.
+func surveyed(s projections.State, survey *journal.Survey) bool {
+	if survey == nil {
+		return false
+	}
+	for _, reference := range references(s) {
+		if !survey.Refers(s.Intent.Provider, reference, s.Operation) {
+			return false
+		}
+	}
+	for _, job := range jobs(s) {
+		if !survey.Owns(s.Intent.Provider, s.Intent.Account, job, s.Operation) {
+			return false
+		}
+	}
+	return s.Intent.Session == "" || survey.Labels(s.Intent.Principal, s.Intent.Session, s.Operation)
+}
+
+// jobs lists those that the operation has or had.
+func jobs(s projections.State) []string {
+	return slices.DeleteFunc(append([]string{s.Job.ID}, s.Strays...), func(job string) bool { return job == "" })
 }
 
 // sweepParked looks for operations again for everything that is parked.

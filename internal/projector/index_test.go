@@ -61,9 +61,9 @@ func TestNamesComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHall(t)
 		partition, ops := partitioned(1)
-		h.create(ops[0], labelled)
-		w := h.open(h.projector(), partition)
+		w := h.swept(h.projector(), partition)
 		defer w.Close()
+		h.create(ops[0], labelled)
 		refuse := errors.New("refused")
 		h.store.failing(func(s journal.Stream, subject string) error {
 			if s == journal.Wakeups && subject != fmt.Sprintf("epoch.%02d", partition) {
@@ -86,9 +86,8 @@ func TestNamesComeFirst(t *testing.T) {
 
 		// A job whose claim was lost before its fact was projected.
 		h.accept(ops[0], "j-1")
-		w = h.open(h.projector(), partition)
+		w = h.swept(h.projector(), partition)
 		defer w.Close()
-		h.catchUp(w)
 		if h.owner("j-1") != ops[0] {
 			t.Error("the job is not claimed")
 		}

@@ -3,18 +3,20 @@
 // One projector works on a partition at a time. Whoever takes a partition over
 // fences the one before: every write of its tenure is guarded by the epoch and
 // by the partition's last history record, so a projector that was stopped and
-// resumes writes nothing over newer records. For each fact it folds the state,
+// resumes writes nothing over newer records. It catches up with the ledger by
+// history records alone, and then sweeps: names and wake-ups of all operations are
+// compared with their states. From then on it folds for each fact the state,
 // publishes the wake-up if the next look moved, and then appends the history
 // record: a crash between the two leaves a wake-up without its record, whose
-// reader folds the ledger's tail itself, and the next tenure derives both again.
+// reader folds the ledger's tail itself, and the next tenure sweeps.
 package projector
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
+	"math"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -241,6 +243,9 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 	}
 }
 
+// unwritten is before every look, so that it does not stand.
+const unwritten = math.MinInt64
+
 // Work is one tenure of one partition at work. It belongs to one goroutine.
 type Work struct {
 	p      *Projector
@@ -249,8 +254,15 @@ type Work struct {
 	board  *journal.Slate // what the process knows of the partition
 
 	// standing holds for when the wake-up of an operation is set that this tenure
-	// published or found, in ns since 1970. What is not here does not stand.
+	// published or found, in ns since 1970. What is not here does not stand. It is
+	// unwritten where one was needed while the tenure caught up.
 	standing map[string]int64
+
+	// What is known of the facts that were caught up with, until the sweep behind
+	// them: the states that moved last, and by operation a job that one of its facts
+	// calls its own.
+	caught recent
+	own    map[string]string
 
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
@@ -266,7 +278,7 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 	}
 	return &Work{
 		p: p, tenure: t, facts: facts, board: t.Slate(),
-		standing: map[string]int64{}, resting: map[string]projections.State{},
+		standing: map[string]int64{}, own: map[string]string{}, resting: map[string]projections.State{},
 	}, nil
 }
 
@@ -280,72 +292,6 @@ func (w *Work) Close() {
 	if err := w.facts.Close(); err != nil {
 		w.p.cfg.Log.Debug("cursor of a partition was not closed", "error", err)
 	}
-}
-
-// Step projects the next fact, waiting for it at most so long. It says whether
-// there was one.
-func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
-	if err := w.release(ctx); err != nil {
-		return false, err
-	}
-	entry, err := w.facts.Next(ctx, w.patience(wait))
-	switch {
-	case errors.Is(err, journal.ErrNoMessage):
-		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{}) // it has caught up, if it had to
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("read partition %s: %w", w.tenure.Partition(), err)
-	}
-	w.p.cfg.Observe.Behind(w.tenure.Partition(), entry.Time)
-	if err := w.project(ctx, entry); err != nil {
-		return false, err
-	}
-	if w.counted { // before that, more is likely to wait
-		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
-	}
-	return true, nil
-}
-
-// project records one fact.
-func (w *Work) project(ctx context.Context, entry projections.Entry) error {
-	operation := entry.Event.Operation
-	before, err := w.state(ctx, operation)
-	if err != nil {
-		return err
-	}
-	if entry.Sequence <= before.Sequence {
-		return nil // projected already, by a tenure whose commit we did not see answered
-	}
-	after, record := projections.Fold(before, entry)
-	record.Build = w.p.cfg.Build
-	// Outside names come before wake-up and history: no call that could carry one
-	// out leaves before it is written down. A crash in between leaves names
-	// without a record, and the next tenure writes them again.
-	if err := w.index(ctx, after, entry); err != nil {
-		return fmt.Errorf("index %s of %s: %w", record.Type, operation, err)
-	}
-	if after.Phase.Stopped() && standing(before) != standing(after) {
-		w.p.cfg.Observe.Stopped(after, true)
-	}
-	// From here on others of this process act on the fact. They would have found
-	// it in the ledger; its names are written, and what wakes the operation again
-	// is derived by the next tenure if we get no further.
-	w.board.Put(after)
-	w.due(after)
-	// The wake-up goes first. A crash here leaves it without its record; whoever
-	// it wakes folds the tail itself, and the next tenure publishes it again.
-	wake := w.wake(before, after)
-	if err := w.tenure.Commit(ctx, record, wake); err != nil {
-		return fmt.Errorf("project %s of %s: %w", record.Type, operation, err)
-	}
-	if wake != nil {
-		w.stand(operation, wake.At)
-	}
-	if w.counted {
-		w.p.cfg.Observe.Moved(w.tenure.Partition(), before, after)
-	}
-	w.rest(after)
-	return nil
 }
 
 func standing(s projections.State) Standing { return Standing{s.Phase, s.Quarantine} }
@@ -363,13 +309,13 @@ func (w *Work) wake(before, after projections.State) *journal.Wake {
 	switch {
 	case after.NextLook.IsZero() && before.NextLook.IsZero():
 		return nil // cancelled before that was recorded
-	case after.NextLook.IsZero():
-		return &journal.Wake{Operation: after.Operation, Provider: after.Intent.Provider, Version: after.Sequence}
+	case !after.NextLook.IsZero():
+		if at, some := w.standing[after.Operation]; some && w.stands(time.Unix(0, at), after.NextLook) {
+			return nil
+		}
 	}
-	if at, some := w.standing[after.Operation]; some && w.stands(time.Unix(0, at), after.NextLook) {
-		return nil
-	}
-	return w.wakeFor(after)
+	wake := w.wakeOf(after)
+	return &wake
 }
 
 // grace is 0 where a wake-up is what an operation waits for.
@@ -387,8 +333,14 @@ func (w *Work) stands(at, look time.Time) bool {
 	return !at.Before(look) && !at.After(look.Add(2*w.grace()))
 }
 
-func (w *Work) wakeFor(s projections.State) *journal.Wake {
-	return &journal.Wake{Operation: s.Operation, Provider: s.Intent.Provider, Version: s.Sequence, At: s.NextLook.Add(w.grace())}
+// wakeOf is the wake-up of a state, or cancels what is pending where it has no
+// next look.
+func (w *Work) wakeOf(s projections.State) journal.Wake {
+	wake := journal.Wake{Operation: s.Operation, Provider: s.Intent.Provider, Version: s.Sequence}
+	if !s.NextLook.IsZero() {
+		wake.At = s.NextLook.Add(w.grace())
+	}
+	return wake
 }
 
 // stand notes for when the wake-up of an operation is set, or that it has none.
@@ -400,123 +352,15 @@ func (w *Work) stand(operation string, at time.Time) {
 	w.standing[operation] = at.UnixNano()
 }
 
+// moved says whether facts of the operation were caught up with and it was not
+// swept since.
+func (w *Work) moved(s projections.State) bool { return w.standing[s.Operation] == unwritten }
+
 // newest says whether a wake-up that a survey found can be the newest: this tenure
 // has written none since, as far as it knows of one at all.
 func (w *Work) newest(operation string, at time.Time) bool {
 	known, some := w.standing[operation]
 	return !some || known == at.UnixNano()
-}
-
-// state gives the operation's state as last projected.
-func (w *Work) state(ctx context.Context, operation string) (projections.State, error) {
-	if s, ok := w.board.State(operation); ok {
-		return s, nil
-	}
-	record, err := w.p.cfg.Journal.Recorded(ctx, operation)
-	switch {
-	case errors.Is(err, journal.ErrNoOperation):
-		return projections.State{}, nil
-	case err != nil:
-		return projections.State{}, fmt.Errorf("read history of %s: %w", operation, err)
-	}
-	return record.State, nil
-}
-
-// Sweep compares the partition's operations with their wake-ups and index
-// entries and makes those that are missing: what power loss took from the
-// streams that are derived, and what an earlier run of this program left
-// leased or running. The entries of operations that have ended are looked at in
-// the first sweep of a tenure. A wake-up that is leased counts as present,
-// unless orphans says that leases are nobody's.
-func (w *Work) Sweep(ctx context.Context, orphans bool) error {
-	survey, err := w.p.cfg.Journal.Survey(ctx)
-	if err != nil {
-		return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
-	}
-	return w.sweepAll(ctx, survey, w.tenure.States(ctx), orphans)
-}
-
-// sweepTogether is Sweep in a round with the other partitions of this process. It
-// says when the round began.
-func (w *Work) sweepTogether(ctx context.Context, orphans bool) (began time.Time, err error) {
-	m := w.p.join(ctx, w.tenure.Partition())
-	defer m.leave()
-	select {
-	case <-m.ready:
-	case <-ctx.Done():
-		return began, ctx.Err()
-	}
-	if m.failed != nil {
-		return began, fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), m.failed)
-	}
-	states := m.walk
-	if m.survey == nil {
-		states = w.tenure.States(ctx)
-	}
-	return m.began, w.sweepAll(ctx, m.survey, states, orphans)
-}
-
-func (w *Work) sweepAll(ctx context.Context, survey *journal.Survey, states iter.Seq2[projections.State, error], orphans bool) error {
-	open := map[Standing]int{}
-	for s, err := range states {
-		if err != nil {
-			return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
-		}
-		if err := w.sweep(ctx, s, survey, orphans); err != nil {
-			return fmt.Errorf("sweep %s: %w", s.Operation, err)
-		}
-		w.rest(s)
-		if s.Phase.Stopped() {
-			w.p.cfg.Observe.Stopped(s, false)
-		}
-		if !s.Phase.Terminal() {
-			open[standing(s)]++
-		}
-	}
-	// Nothing of the partition was recorded meanwhile: this goroutine would have
-	// done it.
-	w.p.cfg.Observe.Counted(w.tenure.Partition(), open)
-	w.counted = true
-	return w.sweepParked(ctx)
-}
-
-func (w *Work) sweep(ctx context.Context, s projections.State, survey *journal.Survey, orphans bool) error {
-	if s.Rulebook() > projections.Rules {
-		return nil
-	}
-	if !w.counted || !s.Phase.Terminal() {
-		if err := w.reindex(ctx, s, survey); err != nil {
-			return err
-		}
-	}
-	if kind, attempt := s.OpenAttempt(); attempt != nil && w.p.cfg.Gone(attempt.Owner) {
-		// Nobody can answer it any more, so nobody need wait for its end.
-		return w.append(ctx, s, workflow.Presume(s, kind, attempt, true))
-	}
-	if s.NextLook.IsZero() {
-		return nil
-	}
-	w.due(s)
-	if !orphans || s.NextLook.After(w.p.cfg.Clock.Now()) {
-		if pending, ok := survey.Wake(s.Operation); ok && w.newest(s.Operation, pending.At) && w.stands(pending.At, s.NextLook) {
-			w.stand(s.Operation, pending.At)
-			return nil
-		}
-		pending, ok, err := w.p.cfg.Journal.PendingWake(ctx, s.Operation)
-		if err != nil {
-			return fmt.Errorf("look for its wake-up: %w", err)
-		}
-		if ok && w.stands(pending.At, s.NextLook) {
-			w.stand(s.Operation, pending.At)
-			return nil
-		}
-	}
-	wake := w.wakeFor(s)
-	if err := w.tenure.Wake(ctx, *wake); err != nil {
-		return err
-	}
-	w.stand(s.Operation, wake.At)
-	return nil
 }
 
 // append stores evidence on behalf of this projector. The fact comes back as

@@ -106,6 +106,10 @@ func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
 	p.rounds.mu.Unlock()
 	began := p.cfg.Clock.Now()
 	survey, err := p.cfg.Journal.Survey(ctx)
+	if err == nil && survey != nil {
+		// Where nothing is parked, nobody asks for one name after the other.
+		_, err = p.cfg.Journal.Parked(ctx, "", "")
+	}
 	for _, m := range r.members {
 		m.survey, m.began, m.failed = survey, began, err
 		close(m.ready)

@@ -49,7 +49,7 @@ func TestWakeUpStands(t *testing.T) {
 		d := &told{at: map[string]time.Time{}}
 		partition, ops := partitioned(1)
 		op := ops[0]
-		w := h.open(h.projector(withTimers(d)), partition)
+		w := h.swept(h.projector(withTimers(d)), partition)
 		defer w.Close()
 		step := func(want ...string) {
 			t.Helper()
@@ -106,7 +106,7 @@ func TestWakeUpsOfAnotherTenure(t *testing.T) {
 		{"with timers, then without", true, false, 0, true},
 		{"without, then with timers", false, true, 0, false},
 		{"both without", false, false, 0, false},
-		{"the look has moved meanwhile", true, true, 4 * time.Minute, false},
+		{"the look has moved meanwhile", true, true, 4 * time.Minute, true},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			h := newHall(t)
@@ -119,7 +119,7 @@ func TestWakeUpsOfAnotherTenure(t *testing.T) {
 			}
 			partition, ops := partitioned(1)
 			op := ops[0]
-			old := h.open(h.projector(change(c.before)...), partition)
+			old := h.swept(h.projector(change(c.before)...), partition)
 			h.create(op, func(i *events.IntentRecorded) { i.NotBefore = time.Now().Add(30 * time.Minute) })
 			h.catchUp(old)
 			old.Close()
@@ -133,7 +133,7 @@ func TestWakeUpsOfAnotherTenure(t *testing.T) {
 			defer w.Close()
 			h.catchUp(w)
 			if c.look > 0 {
-				same(t, h.take(), "wake."+op, "record "+op)
+				same(t, h.take(), "record "+op)
 			}
 			if err := w.Sweep(t.Context(), false); err != nil {
 				t.Fatal(err)

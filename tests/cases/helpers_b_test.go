@@ -241,6 +241,16 @@ func (s hookedStore) Publish(ctx context.Context, stream journal.Stream, m journ
 	return n, err
 }
 
+func (s hookedStore) PublishRun(ctx context.Context, stream journal.Stream, guard journal.Guard, list []journal.Outgoing) (n uint64, err error) {
+	for _, m := range list { // each by itself: then the hooks see it
+		m.Guard = &guard
+		if n, err = s.Publish(ctx, stream, m); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
 func (s hookedStore) Last(ctx context.Context, stream journal.Stream, subject string) (journal.Message, error) {
 	if err := s.k.beforeRead(ctx); err != nil {
 		return journal.Message{}, err

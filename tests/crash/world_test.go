@@ -327,6 +327,18 @@ func (l *life) Publish(ctx context.Context, s journal.Stream, m journal.Outgoing
 	return n, err
 }
 
+// PublishRun takes each message for a call of its own: a run is broken off at
+// each of them.
+func (l *life) PublishRun(ctx context.Context, s journal.Stream, guard journal.Guard, list []journal.Outgoing) (n uint64, err error) {
+	for _, m := range list {
+		m.Guard = &guard
+		if n, err = l.Publish(ctx, s, m); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
 func (l *life) Last(ctx context.Context, s journal.Stream, subject string) (journal.Message, error) {
 	if err := l.check(); err != nil {
 		return journal.Message{}, err

@@ -41,6 +41,10 @@ func (m mortal) Publish(ctx context.Context, s journal.Stream, out journal.Outgo
 	return live(m.life, func() (uint64, error) { return m.inner.Publish(ctx, s, out) })
 }
 
+func (m mortal) PublishRun(ctx context.Context, s journal.Stream, guard journal.Guard, list []journal.Outgoing) (uint64, error) {
+	return live(m.life, func() (uint64, error) { return m.inner.PublishRun(ctx, s, guard, list) })
+}
+
 func (m mortal) Last(ctx context.Context, s journal.Stream, subject string) (journal.Message, error) {
 	return live(m.life, func() (journal.Message, error) { return m.inner.Last(ctx, s, subject) })
 }

@@ -113,6 +113,16 @@ func (s *side) Publish(ctx context.Context, name journal.Stream, m journal.Outgo
 	return n, err
 }
 
+func (s *side) PublishRun(ctx context.Context, name journal.Stream, guard journal.Guard, list []journal.Outgoing) (n uint64, err error) {
+	for _, m := range list { // each is a call of its own, so that a run is left at each of its messages
+		m.Guard = &guard
+		if n, err = s.Publish(ctx, name, m); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
 func (s *side) Last(ctx context.Context, name journal.Stream, subject string) (m journal.Message, err error) {
 	err = s.call(func() (err error) { m, err = s.Store.Last(ctx, name, subject); return err })
 	return m, err
@@ -306,6 +316,11 @@ func (r race) project(store journal.Store) error {
 		return err
 	}
 	defer w.Close()
+	// Swept first, as if the facts came afterwards: then their names are written as
+	// they are projected.
+	if err := w.Sweep(ctx, false); err != nil {
+		return err
+	}
 	for {
 		more, err := w.Step(ctx, 0)
 		if err != nil || !more {

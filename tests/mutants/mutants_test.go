@@ -48,6 +48,8 @@ const (
 	pollerFile    = "internal/poller/poller.go"
 	callsFile     = "internal/poller/calls.go"
 	projectorFile = "internal/projector/projector.go"
+	stepFile      = "internal/projector/step.go"
+	sweepFile     = "internal/projector/sweep.go"
 	releaseFile   = "internal/projector/release.go"
 	decideFile    = "internal/workflow/decide.go"
 	tableFile     = "projections/table.go"
@@ -59,6 +61,12 @@ const (
 
 // ackRule is the line that every wrong rule of acknowledging replaces.
 const ackRule = `if !ok || next.After(lease.At()) && !lease.At().IsZero() {`
+
+// neverFenced takes the newest take-over record for one's own before each run.
+const neverFenced = `if m, err := t.lastOf(ctx, History, t.fence()); err == nil {
+			t.taken = m.Sequence
+		}
+		last, err := t.j.store.PublishRun(`
 
 func mutants() []mutant {
 	return []mutant{
@@ -97,6 +105,7 @@ func mutants() []mutant {
 			name: "unfenced-projector", why: "neither epoch nor partition sequence keeps a stopped projector out", quick: true, runs: 3000,
 			edits: []edit{
 				{tenureFile, `Guard: &Guard{Subject: t.filter(), Sequence: t.last},`, `Guard: nil,`},
+				{tenureFile, `last, err := t.j.store.PublishRun(`, neverFenced},
 				{tenureFile, `m.Guard = &Guard{Subject: epochSubject(t.partition), Sequence: t.epoch}`, `m.Guard = nil`},
 			},
 		},
@@ -107,8 +116,32 @@ func mutants() []mutant {
 		{
 			name: "history-before-wake-up", why: "a crash between the two forgets the wake-up", runs: 3000,
 			edits: []edit{
-				{tenureFile, "		if err := t.Wake(ctx, *w); err != nil {\n			return err\n		}\n", "		defer func() { _ = t.Wake(ctx, *w) }()\n"},
+				{
+					stepFile,
+					"	if err := w.tenure.WakeRun(ctx, list); err != nil {\n		return fmt.Errorf(\"project %d facts of partition %s: %w\", len(records), w.tenure.Partition(), err)\n	}\n",
+					"	defer func() { _ = w.tenure.WakeRun(ctx, list) }()\n",
+				},
 			},
+		},
+		{
+			name: "unfenced-run", why: "the records of a run are let in whoever has the partition", quick: true, runs: 3000,
+			edits: []edit{{tenureFile, `last, err := t.j.store.PublishRun(`, neverFenced}},
+		},
+		{
+			name: "run-again", why: "a run that was not answered is sent again without asking what of it landed", quick: true, runs: 3000,
+			edits: []edit{{tenureFile, `if err := t.renew(ctx); err != nil {`, `if err := error(nil); err != nil {`}},
+		},
+		{
+			name: "run-not-renewed", why: "what landed of a run is asked for, but the rest of it can land later", runs: 20000,
+			edits: []edit{{
+				tenureFile, `err = t.writeHistory(ctx, takeover, codec.Marshal(&takeoverRecord{position: t.position, tenure: t.id}))
+		if err == nil {
+			t.taken = t.last`, `if err == nil {`,
+			}},
+		},
+		{
+			name: "caught-up-and-believed", why: "a wake-up that a worker acknowledges by a state that was caught up with is taken for one that stands", runs: 20000,
+			edits: []edit{{sweepFile, `if !w.moved(s) && (`, `if delete(w.standing, s.Operation); (`}},
 		},
 		{
 			name: "absent-while-open", why: "an empty look-up that knew nothing of an open attempt permits another", runs: 20000,

@@ -37,6 +37,7 @@ type operation struct {
 
 	newest         uint64            // fact in the ledger
 	facts, records int               // stored of it
+	unswept        bool              // its newest record is of a tenure that has not swept since
 	folded         projections.State // of the ledger, by the judge
 }
 
@@ -282,6 +283,7 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 	}
 	w.logf("%s has partition %d", a.name, partition)
 	w.working[partition] = a
+	a.swept = false
 	defer func() {
 		if w.working[partition] == a {
 			delete(w.working, partition)
@@ -305,6 +307,12 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 			return err
 		}
 		*first = false
+		a.swept = true
+		for _, op := range w.ops {
+			if journal.Partition(op.id) == partition {
+				op.unswept = false
+			}
+		}
 		for end := a.Now().Add(5 * time.Minute); a.Now().Before(end); {
 			busy, err := work.Step(ctx, 0)
 			if err != nil {

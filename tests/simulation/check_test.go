@@ -131,12 +131,12 @@ func (w *world) restless() string {
 }
 
 // attention checks that an operation that has a next look, and whose newest
-// fact is projected, has a wake-up no later than that look, scheduled, due or
+// fact is projected by a tenure that has swept since, has a wake-up no later than that look, scheduled, due or
 // leased. It is asked whenever nothing runs.
 func (w *world) attention() {
 	for _, op := range w.ops {
 		s, ok := w.caughtUp(op)
-		if !ok {
+		if !ok || op.unswept {
 			continue
 		}
 		// Who was dead is back by then, and has taken over.

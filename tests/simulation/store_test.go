@@ -57,8 +57,22 @@ func (w *world) land(s journal.Stream, m journal.Outgoing) (uint64, error) {
 	return sequence, nil
 }
 
+// land is a write of this actor, now or later. An operation whose newest record is
+// of a tenure that has not swept may have no wake-up yet.
+func (s *store) land(stream journal.Stream) func(journal.Outgoing) (uint64, error) {
+	w, unswept := s.a.w, !s.a.swept
+	return func(m journal.Outgoing) (uint64, error) {
+		sequence, err := w.land(stream, m)
+		if id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]; err == nil && stream == journal.History && id != "takeover" {
+			w.operation(id).unswept = unswept
+		}
+		return sequence, err
+	}
+}
+
 func (s *store) Publish(_ context.Context, stream journal.Stream, m journal.Outgoing) (uint64, error) {
 	a, w := s.a, s.a.w
+	land := s.land(stream)
 	careful := stream == journal.Ledger || stream == journal.Wakeups || stream == journal.History
 	a.point(careful)
 	defer a.point(careful)
@@ -71,13 +85,13 @@ func (s *store) Publish(_ context.Context, stream journal.Stream, m journal.Outg
 		case kind < 4: // lost on the way there
 			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
 		case kind < 7: // lost on the way back
-			if _, err := w.land(stream, m); err != nil {
+			if _, err := land(m); err != nil {
 				w.logf("  not stored: %v", err)
 			}
 			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
 		case kind < 9: // late
 			w.after(w.between(0, pick(w, 100*time.Millisecond, 10*time.Second, 3*time.Minute)), func() {
-				_, err := w.land(stream, m)
+				_, err := land(m)
 				w.logf("late write of %s on %s lands: %v", a.name, m.Subject, err)
 			})
 			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
@@ -85,11 +99,61 @@ func (s *store) Publish(_ context.Context, stream journal.Stream, m journal.Outg
 			return 0, fmt.Errorf("publish: %w: %w", journal.ErrInFlight, errInjected)
 		}
 	}
-	sequence, err := w.land(stream, m)
+	sequence, err := land(m)
 	if w.tracing && stream != journal.Payloads {
 		w.logf("%s publish %s: %d %v", a.name, m.Subject, sequence, err)
 	}
 	return sequence, err
+}
+
+// PublishRun goes message by message, with a point and the faults of a write at
+// each of them. What is late is the rest of the run from there on.
+func (s *store) PublishRun(_ context.Context, stream journal.Stream, guard journal.Guard, list []journal.Outgoing) (uint64, error) {
+	a, w := s.a, s.a.w
+	a.point(true)
+	defer a.point(true)
+	land, last := s.land(stream), uint64(0)
+	for i, m := range list {
+		if i > 0 {
+			a.point(true)
+		}
+		m.Guard = &guard
+		if !w.faulty(w.cfg.Store / 2) {
+			sequence, err := land(m)
+			w.logf("%s run %s: %d %v", a.name, m.Subject, sequence, err)
+			if err != nil {
+				return 0, err
+			}
+			last = sequence
+			continue
+		}
+		kind := w.rng.IntN(10)
+		w.logf("%s run %s: fault %d", a.name, m.Subject, kind)
+		switch {
+		case kind < 2: // refused
+			return 0, fmt.Errorf("publish: %w", errInjected)
+		case kind < 5: // lost on the way there
+		case kind < 9: // late
+			w.after(w.between(0, pick(w, 100*time.Millisecond, 10*time.Second, 3*time.Minute)), func() {
+				for _, m := range list[i:] {
+					m.Guard = &guard
+					_, err := land(m)
+					w.logf("late write of %s on %s lands: %v", a.name, m.Subject, err)
+					if err != nil {
+						return
+					}
+				}
+			})
+		default:
+			return 0, fmt.Errorf("publish: %w: %w", journal.ErrInFlight, errInjected)
+		}
+		return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+	}
+	if w.faulty(w.cfg.Store / 2) {
+		w.logf("%s run: its answer is lost", a.name)
+		return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+	}
+	return last, nil
 }
 
 // read makes a call that changes nothing.

@@ -225,6 +225,8 @@ type actor struct {
 	nextBeat time.Time
 	beating  bool
 
+	swept bool // a projector, in its present tenure
+
 	call      *request // on the wire
 	attending string
 	saw       []sighting // answers of this Attend

@@ -33,6 +33,9 @@ const (
 	Late
 	// InFlight answers a write with ErrInFlight and does nothing.
 	InFlight
+	// Part stores the first half of a run and leaves the caller in doubt. Other
+	// calls: as Undone.
+	Part
 )
 
 // Op names a call.
@@ -42,6 +45,7 @@ type Op string
 const (
 	OpPublish Op = "publish"
 	OpBatch   Op = "batch" // the subject is that of its first message
+	OpRun     Op = "run"   // likewise
 	OpLast    Op = "last"
 	OpNext    Op = "next"
 	OpNewest  Op = "newest"
@@ -80,13 +84,18 @@ type Faulty struct {
 
 type late struct {
 	stream journal.Stream
-	list   []journal.Outgoing // more than one: a batch
+	guard  *journal.Guard     // of a run
+	list   []journal.Outgoing // more than one: a batch or a run
 	after  int
 }
 
 func (l late) land(ctx context.Context, inner journal.Store) {
 	// Nobody hears the answer.
-	if len(l.list) == 1 {
+	switch {
+	case l.guard != nil:
+		_, _ = inner.PublishRun(ctx, l.stream, *l.guard, l.list)
+		return
+	case len(l.list) == 1:
 		_, _ = inner.Publish(ctx, l.stream, l.list[0])
 		return
 	}
@@ -140,10 +149,10 @@ func (f *Faulty) Publish(ctx context.Context, s journal.Stream, m journal.Outgoi
 		return 0, fmt.Errorf("publish on %s: %w", m.Subject, ErrInjected)
 	case InFlight:
 		return 0, fmt.Errorf("publish on %s: %w: %w", m.Subject, journal.ErrInFlight, ErrInjected)
-	case Undone:
+	case Undone, Part:
 	case Late:
 		f.mu.Lock()
-		f.late = append(f.late, late{s, []journal.Outgoing{m}, fault.After})
+		f.late = append(f.late, late{stream: s, list: []journal.Outgoing{m}, after: fault.After})
 		f.mu.Unlock()
 	case Done:
 		if _, err := f.inner.Publish(ctx, s, m); err != nil {
@@ -168,10 +177,10 @@ func (f *Faulty) PublishBatch(ctx context.Context, s journal.Stream, list []jour
 		return nil, fmt.Errorf("publish a batch on %s: %w", s, ErrInjected)
 	case InFlight:
 		return nil, fmt.Errorf("publish a batch on %s: %w: %w", s, journal.ErrInFlight, ErrInjected)
-	case Undone:
+	case Undone, Part:
 	case Late:
 		f.mu.Lock()
-		f.late = append(f.late, late{s, list, fault.After})
+		f.late = append(f.late, late{stream: s, list: list, after: fault.After})
 		f.mu.Unlock()
 	case Done:
 		if _, err := inner.PublishBatch(ctx, s, list); err != nil {
@@ -179,6 +188,39 @@ func (f *Faulty) PublishBatch(ctx context.Context, s journal.Stream, list []jour
 		}
 	}
 	return nil, fmt.Errorf("publish a batch on %s: %w: %w", s, journal.ErrUnanswered, ErrInjected)
+}
+
+// PublishRun implements [journal.Store].
+func (f *Faulty) PublishRun(ctx context.Context, s journal.Stream, guard journal.Guard, list []journal.Outgoing) (uint64, error) {
+	f.landDue(ctx)
+	if len(list) == 0 {
+		return f.inner.PublishRun(ctx, s, guard, list)
+	}
+	fault := f.decide(Call{OpRun, s, list[0].Subject})
+	switch fault.Kind {
+	case None:
+		return f.inner.PublishRun(ctx, s, guard, list)
+	case Unavailable:
+		return 0, fmt.Errorf("publish a run on %s: %w", s, ErrInjected)
+	case InFlight:
+		return 0, fmt.Errorf("publish a run on %s: %w: %w", s, journal.ErrInFlight, ErrInjected)
+	case Undone:
+	case Late:
+		f.mu.Lock()
+		f.late = append(f.late, late{stream: s, guard: &guard, list: list, after: fault.After})
+		f.mu.Unlock()
+	case Part:
+		if half := list[:len(list)/2]; len(half) > 0 {
+			if _, err := f.inner.PublishRun(ctx, s, guard, half); err != nil {
+				return 0, err
+			}
+		}
+	case Done:
+		if _, err := f.inner.PublishRun(ctx, s, guard, list); err != nil {
+			return 0, err
+		}
+	}
+	return 0, fmt.Errorf("publish a run on %s: %w: %w", s, journal.ErrUnanswered, ErrInjected)
 }
 
 // hit runs do unless the fault prevents it.
@@ -190,7 +232,7 @@ func (f *Faulty) hit(c Call, do func() error) error {
 		if err := do(); err != nil {
 			return err
 		}
-	case Unavailable, Undone, Late, InFlight:
+	case Unavailable, Undone, Late, InFlight, Part:
 	}
 	return fmt.Errorf("%s %s: %w", c.Op, c.Subject, ErrInjected)
 }

@@ -186,6 +186,25 @@ func (s *Store) PublishBatch(ctx context.Context, name journal.Stream, list []jo
 	return sequences, nil
 }
 
+// PublishRun implements [journal.Store], as one server does.
+func (s *Store) PublishRun(ctx context.Context, name journal.Stream, guard journal.Guard, list []journal.Outgoing) (last uint64, err error) {
+	switch name {
+	case journal.History, journal.Wakeups, journal.Index:
+	case journal.Ledger, journal.Control, journal.Webhooks, journal.Payloads, journal.Slots:
+		return 0, fmt.Errorf("publish a run on %s: batch publish is disabled", name)
+	}
+	if len(list) == 0 || len(list) > journal.RunMost {
+		return 0, fmt.Errorf("publish a run on %s: %d messages, want 1 to %d", name, len(list), journal.RunMost)
+	}
+	for _, m := range list {
+		m.Guard = &guard
+		if last, err = s.Publish(ctx, name, m); err != nil {
+			return 0, fmt.Errorf("publish a run on %s: %w", name, err)
+		}
+	}
+	return last, nil
+}
+
 // publish stores all messages or none.
 func (s *Store) publish(ctx context.Context, name journal.Stream, list []journal.Outgoing) ([]uint64, error) {
 	if err := ctx.Err(); err != nil {

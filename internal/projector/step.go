@@ -1,0 +1,225 @@
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// catchAtOnce facts are recorded in one run while a tenure catches up, and
+	// stepAtOnce of those that have come meanwhile later: each waits for the names
+	// of the others.
+	catchAtOnce = 400
+	stepAtOnce  = 32
+)
+
+// Step projects the next facts, waiting for the first at most so long. It says
+// whether there was one.
+func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
+	if err := w.release(ctx); err != nil {
+		return false, err
+	}
+	first, err := w.facts.Next(ctx, w.patience(wait))
+	switch {
+	case errors.Is(err, journal.ErrNoMessage):
+		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{}) // it has caught up, if it had to
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read partition %s: %w", w.tenure.Partition(), err)
+	}
+	w.p.cfg.Observe.Behind(w.tenure.Partition(), first.Time)
+	most := catchAtOnce
+	if w.counted {
+		most = stepAtOnce
+	}
+	entries := append(make([]projections.Entry, 0, most), first)
+	for len(entries) < most {
+		e, err := w.facts.Next(ctx, -1)
+		if err != nil {
+			break // there is none, or the next step meets the error
+		}
+		entries = append(entries, e)
+	}
+	if !w.counted {
+		return true, w.catchUp(ctx, entries) // more is likely to wait
+	}
+	if err := w.project(ctx, entries); err != nil {
+		return false, err
+	}
+	w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
+	return true, nil
+}
+
+// fold folds one fact. It says no if it is projected already, by a tenure whose
+// commit we did not see answered.
+func (w *Work) fold(before projections.State, entry projections.Entry) (after projections.State, record projections.Record, fresh bool) {
+	if entry.Sequence <= before.Sequence {
+		return before, record, false
+	}
+	after, record = projections.Fold(before, entry)
+	record.Build = w.p.cfg.Build
+	if after.Phase.Stopped() && standing(before) != standing(after) {
+		w.p.cfg.Observe.Stopped(after, true)
+	}
+	return after, record, true
+}
+
+// catchUp records facts before the tenure's first sweep, and nothing else: the
+// sweep writes the names and wake-ups of every operation that lack. A crash
+// before it leaves records without them, and the next tenure sweeps, too.
+func (w *Work) catchUp(ctx context.Context, entries []projections.Entry) error {
+	records := make([]projections.Record, 0, len(entries))
+	for _, entry := range entries {
+		operation := entry.Event.Operation
+		before, ok := w.caught.state(operation)
+		if !ok {
+			var err error
+			if before, err = w.recorded(ctx, operation); err != nil {
+				return err
+			}
+		}
+		after, record, fresh := w.fold(before, entry)
+		if !fresh {
+			continue
+		}
+		records = append(records, record)
+		w.caught.put(after)
+		if entry.Unreadable == nil {
+			for _, job := range journal.OwnJobs(entry.Event.Fact) {
+				w.own[operation] = job
+			}
+		}
+		if after.NextLook.IsZero() {
+			delete(w.standing, operation)
+		} else {
+			// A worker may acknowledge what is pending by any of these states.
+			w.standing[operation] = unwritten
+		}
+	}
+	return w.record(ctx, records)
+}
+
+// project records facts of a partition that was swept.
+func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
+	type move struct{ before, after projections.State }
+	var moves []move
+	var records []projections.Record
+	states := map[string]projections.State{}
+	wakes := map[string]int{} // by operation: where in list
+	var list []journal.Wake
+	for _, entry := range entries {
+		operation := entry.Event.Operation
+		before, ok := states[operation]
+		if !ok {
+			var err error
+			if before, err = w.state(ctx, operation); err != nil {
+				return err
+			}
+		}
+		after, record, fresh := w.fold(before, entry)
+		if !fresh {
+			continue
+		}
+		// Outside names come before wake-up and history: no call that could carry one
+		// out leaves before it is written down. A crash in between leaves names
+		// without a record, and the next tenure's sweep finds them.
+		if err := w.index(ctx, after, entry); err != nil {
+			return fmt.Errorf("index %s of %s: %w", record.Type, operation, err)
+		}
+		// From here on others of this process act on the fact. They would have found
+		// it in the ledger; its names are written, and what wakes the operation again
+		// is derived by the next tenure if we get no further.
+		w.board.Put(after)
+		w.due(after)
+		// One that did not stand at any of the states is written for the last.
+		at, some := wakes[operation]
+		switch wake := w.wake(before, after); {
+		case some:
+			list[at] = w.wakeOf(after)
+		case wake != nil:
+			wakes[operation] = len(list)
+			list = append(list, *wake)
+		}
+		states[operation] = after
+		records = append(records, record)
+		moves = append(moves, move{before, after})
+	}
+	// The wake-ups go first. A crash here leaves them without their records; whoever
+	// they wake folds the tail itself, and the next tenure derives them again.
+	if err := w.tenure.WakeRun(ctx, list); err != nil {
+		return fmt.Errorf("project %d facts of partition %s: %w", len(records), w.tenure.Partition(), err)
+	}
+	if err := w.record(ctx, records); err != nil {
+		return err
+	}
+	for _, wake := range list {
+		w.stand(wake.Operation, wake.At)
+	}
+	for _, m := range moves {
+		w.p.cfg.Observe.Moved(w.tenure.Partition(), m.before, m.after)
+		w.rest(m.after)
+	}
+	return nil
+}
+
+// record appends to the history.
+func (w *Work) record(ctx context.Context, records []projections.Record) (err error) {
+	switch len(records) {
+	case 0:
+		return nil
+	case 1:
+		err = w.tenure.Commit(ctx, records[0], nil)
+	default:
+		err = w.tenure.CommitRun(ctx, records)
+	}
+	if err != nil {
+		return fmt.Errorf("project %d facts of partition %s: %w", len(records), w.tenure.Partition(), err)
+	}
+	return nil
+}
+
+// state gives the operation's state as last projected.
+func (w *Work) state(ctx context.Context, operation string) (projections.State, error) {
+	if s, ok := w.board.State(operation); ok {
+		return s, nil
+	}
+	return w.recorded(ctx, operation)
+}
+
+func (w *Work) recorded(ctx context.Context, operation string) (projections.State, error) {
+	record, err := w.p.cfg.Journal.Recorded(ctx, operation)
+	switch {
+	case errors.Is(err, journal.ErrNoOperation):
+		return projections.State{}, nil
+	case err != nil:
+		return projections.State{}, fmt.Errorf("read history of %s: %w", operation, err)
+	}
+	return record.State, nil
+}
+
+// recentHalf bounds each half of the states that are kept while catching up.
+const recentHalf = 512
+
+// recent keeps states that moved lately: those of the young half, and of the one
+// before it.
+type recent struct{ young, old map[string]projections.State }
+
+func (r *recent) state(operation string) (projections.State, bool) {
+	if s, ok := r.young[operation]; ok {
+		return s, true
+	}
+	s, ok := r.old[operation]
+	return s, ok
+}
+
+func (r *recent) put(s projections.State) {
+	if r.young == nil || len(r.young) >= recentHalf {
+		r.old, r.young = r.young, make(map[string]projections.State, recentHalf)
+	}
+	r.young[s.Operation] = s
+}
