@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -364,16 +365,20 @@ func (p *Process) Admin(path string) string {
 	return string(text)
 }
 
-var partitionsLine = regexp.MustCompile(`(?m)^counterfoil_partitions (\d+)$`)
-
-// Partitions is how many partitions the process projects, 0 if it does not say.
-func (p *Process) Partitions() int {
-	n := 0
-	if m := partitionsLine.FindStringSubmatch(p.Admin("/metrics")); m != nil {
-		_, _ = fmt.Sscan(m[1], &n) // it is digits
+// Series is the value of one series of the process's metrics, 0 if it does not
+// say.
+func (p *Process) Series(name string) float64 {
+	for line := range strings.Lines(p.Admin("/metrics")) {
+		if text, is := strings.CutPrefix(line, name+" "); is {
+			value, _ := strconv.ParseFloat(strings.TrimSpace(text), 64) // 0 where it is no number
+			return value
+		}
 	}
-	return n
+	return 0
 }
+
+// Partitions is how many partitions the process projects.
+func (p *Process) Partitions() int { return int(p.Series("counterfoil_partitions")) }
 
 // Submit asks for an operation until it is told that it is accepted: a caller
 // repeats with the same key whatever happened to the instance it asked.
