@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -326,22 +327,26 @@ func (s scrubber) escaped(body []byte, count *int) []byte {
 			}
 			end++
 		}
-		if end >= len(body) {
-			break // cut inside a string
-		}
-		literal := body[i : end+1]
-		next := end + 1
+		cut := end >= len(body)
+		next := min(end+1, len(body))
 		if escapes {
-			text, err := jsontext.AppendUnquote(nil, literal)
-			if err != nil {
+			text, ok := unquote(body[i:next], cut)
+			if !ok {
 				i++ // not a string after all: the next quote may begin one
 				continue
 			}
 			n := 0
-			if clean := s.text(string(text), &n); n > 0 {
+			clean := s.text(text, &n)
+			if cut {
+				clean = s.tail(clean, &n)
+			}
+			if n > 0 {
 				*count += n
 				out = append(out, body[kept:i]...)
 				out, _ = jsontext.AppendQuote(out, clean) // invalid UTF-8 is replaced
+				if cut {
+					out = out[:len(out)-1]
+				}
 				kept = next
 			}
 		}
@@ -351,6 +356,37 @@ func (s scrubber) escaped(body []byte, count *int) []byte {
 		return body
 	}
 	return append(out, body[kept:]...)
+}
+
+// unquote reads a JSON string, of which the end may be missing. An escape that was
+// cut through, or the first half of a pair, says nothing and is left out.
+func unquote(literal []byte, cut bool) (text string, ok bool) {
+	if !cut {
+		plain, err := jsontext.AppendUnquote(nil, literal)
+		return string(plain), err == nil
+	}
+	const longest = len(`\ud83d\ud83d`)
+	for end := len(literal); end > 0 && end > len(literal)-longest; end-- {
+		plain, err := jsontext.AppendUnquote(nil, append(slices.Clone(literal[:end]), '"'))
+		if err == nil {
+			return string(plain), true
+		}
+	}
+	return "", false
+}
+
+// tail removes the beginning of a credential at the end of a text that was cut.
+func (s scrubber) tail(t string, count *int) string {
+	for _, n := range s.needles {
+		for k := min(len(n)-1, len(t)); k >= max(minScrub, named(n)+1); k-- {
+			if strings.HasSuffix(t, n[:k]) {
+				t = t[:len(t)-k]
+				*count++
+				break
+			}
+		}
+	}
+	return t
 }
 
 func (s scrubber) answer(a *Answer) {
@@ -366,14 +402,15 @@ func (s scrubber) answer(a *Answer) {
 			a.Body = bytes.ReplaceAll(a.Body, []byte(n), []byte(redacted))
 			a.Scrubbed += c
 		}
-		// The end may have cut through an echo.
-		for k := min(len(n)-1, len(a.Body)); k >= max(minScrub, named(n)+1); k-- {
-			if strings.HasPrefix(n, string(a.Body[len(a.Body)-k:])) {
-				a.Body = a.Body[:len(a.Body)-k]
-				a.Scrubbed++
-				break
-			}
-		}
+	}
+	// The end may have cut through an echo.
+	longest := 0
+	for _, n := range s.needles {
+		longest = max(longest, len(n))
+	}
+	head, end := len(a.Body)-min(longest, len(a.Body)), 0
+	if end = len(s.tail(string(a.Body[head:]), &a.Scrubbed)); head+end < len(a.Body) {
+		a.Body = a.Body[:head+end]
 	}
 }
 

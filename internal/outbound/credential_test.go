@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -285,6 +287,41 @@ func TestEchoedCredentialIsReplaced(t *testing.T) {
 						t.Errorf("answer: %+v", a)
 					}
 				})
+			})
+		}
+	}
+}
+
+// An echo that is written with escapes, and cut anywhere: by the end of the
+// connection or by the limit.
+func TestEscapedEchoThatIsCut(t *testing.T) {
+	const secret = "s3cr3t/with+\U0001f511signs"
+	escape := regexp.MustCompile(`\\u[0-9a-fA-F]{4}`)
+	for _, spelling := range []string{
+		`\u00733cr3t\/with\u002b\ud83d\udd11signs`,
+		`s3cr3t\/with+\ud83d\udd11signs`,
+		`\u0073\u0033\u0063\u0072\u0033\u0074\u002F\u0077\u0069\u0074\u0068\u002B\uD83D\uDD11\u0073\u0069\u0067\u006E\u0073`,
+	} {
+		whole := `{"ok": 1, "detail": "bad \" key ` + spelling + `", "more": "` + spelling + `"}`
+		for cut := 1; cut <= len(whole); cut++ {
+			synctest.Test(t, func(t *testing.T) {
+				raw := fmt.Sprintf("HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n%s", len(whole), whole[:cut])
+				nw := &network{t: t, serve: once(raw)}
+				client := newClient(t, nw, func(cfg *outbound.Config) { cfg.Resolve = secrets{"KEY": secret} })
+				r := create("http://api.example.com")
+				r.Credential = outbound.Credential{Ref: "env:KEY", In: outbound.InHeader, Name: "key"}
+				a, err := client.Do(t.Context(), r)
+				body := string(a.Body)
+				if cut < len(whole) && (err == nil || cut > 60 && body == "") {
+					t.Fatalf("cut at %d: %q, %v", cut, body, err)
+				}
+				plain := escape.ReplaceAllStringFunc(strings.ReplaceAll(body, `\/`, "/"), func(e string) string {
+					n, _ := strconv.ParseUint(e[2:], 16, 32)
+					return string(rune(n))
+				})
+				if strings.Contains(plain, secret[:10]) {
+					t.Fatalf("cut at %d: %q shows %q", cut, body, plain)
+				}
 			})
 		}
 	}
