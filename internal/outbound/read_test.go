@@ -173,6 +173,13 @@ func TestRedirects(t *testing.T) {
 			[]string{"/start?a=1"},
 		},
 		{
+			"with user and password", get,
+			map[string]string{"api.example.com/start?a=1": to(302, "https://user:pw@api.example.com/x")},
+			302, "https://api.example.com/start?a=1", outbound.RedirectRefused,
+			[]string{"/start?a=1"},
+			[]string{"/start?a=1"},
+		},
+		{
 			"to another scheme", get,
 			map[string]string{"api.example.com/start?a=1": to(302, "file:///etc/passwd")},
 			302, "https://api.example.com/start?a=1", outbound.RedirectRefused,

@@ -376,9 +376,11 @@ func errorClass(c outbound.Class) events.ErrorClass {
 }
 
 // unread says that a failed exchange left nothing for a contract to read: no
-// answer, or a success whose body nobody here can decode.
+// answer, a success whose body nobody here can decode, or a redirect that was
+// not followed. That one came whole: what failed is what came after it, and the
+// failure says why.
 func unread(a outbound.Answer, f *outbound.Failure) bool {
-	return a.Status == 0 || f.Class == outbound.Encoding && a.Status/100 == 2
+	return a.Status == 0 || !a.Truncated || f.Class == outbound.Encoding && a.Status/100 == 2
 }
 
 // reading gives an answer to the contract's expressions.

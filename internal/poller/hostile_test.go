@@ -28,6 +28,15 @@ func fails(class outbound.Class, sent outbound.Sent, status int, body string) re
 	}
 }
 
+// unfollowed is a redirect that led no further.
+func unfollowed(class outbound.Class) reply {
+	return func(_ context.Context, r outbound.Request) (outbound.Answer, error) {
+		a := answered(r, 302, "")
+		a.Header.Set("Location", "/elsewhere")
+		return a, &outbound.Failure{Class: class, Sent: outbound.SentUnknown, Err: errors.New("as scripted")}
+	}
+}
+
 // page is a whole answer of a proxy.
 func page(status int, mediaType, body string) reply {
 	return func(_ context.Context, r outbound.Request) (outbound.Answer, error) {
@@ -146,6 +155,14 @@ func TestAnswersThatAreNone(t *testing.T) {
 			"destination refused after a redirect", fails(outbound.DestinationRefused, outbound.SentUnknown, 0, ""),
 			"ambiguous/policy", "/policy", "failed/policy", "ambiguous/policy", "ambiguous/policy", "ambiguous/policy",
 		},
+		{
+			"redirect that is not followed", unfollowed(outbound.RedirectRefused), // no other call follows one
+			"-", "/policy", "failed/policy", "-", "ambiguous/policy", "ambiguous/policy",
+		},
+		{
+			"redirect that waited in vain for its turn", unfollowed(outbound.Timeout),
+			"-", "/timeout", "failed/timeout", "-", "ambiguous/timeout", "ambiguous/timeout",
+		},
 	} {
 		for call, want := range map[string]string{
 			"create": c.create, "status": c.status, "lookup": c.lookup, "cancel": c.cancel, "result": c.result, "link": c.link,
@@ -160,6 +177,9 @@ func TestAnswersThatAreNone(t *testing.T) {
 				}
 				if recorded.Class != "" && recorded.Status < 300 && recorded.Code == "" && recorded.Message == "" {
 					t.Error("nothing says why")
+				}
+				if strings.HasPrefix(c.name, "redirect") && (!strings.Contains(recorded.Message, "as scripted") || recorded.Status != 302) {
+					t.Errorf("%d, %q: the reason is lost", recorded.Status, recorded.Message)
 				}
 				if c.name == "body cut" && recorded.Class == events.ErrorUnreadable && !strings.HasPrefix(recorded.Message, "the body was cut: ") {
 					t.Errorf("%q does not say that it was cut", recorded.Message)
