@@ -31,7 +31,9 @@ const (
 	writeLimit = 3 * time.Second
 	// A read that is not answered is asked again so soon: nobody answers for a
 	// stream that has no leader, and whoever leads next was not asked.
-	readAgain     = 500 * time.Millisecond
+	readAgain = 500 * time.Millisecond
+	// How long a read of servers elsewhere is waited for: longer than an election.
+	readLimit     = 12 * time.Second
 	reconnectWait = 250 * time.Millisecond
 	// A server that went silent without closing is noticed after three of these.
 	pingEvery = 2 * time.Second
@@ -98,6 +100,9 @@ type NATS struct {
 	commits  struct{ alone, batches atomic.Uint64 }
 	group    *Grouped
 	limit    time.Duration // of one write
+
+	seatsMu sync.Mutex
+	seats   map[int]jetstream.Consumer // that were joined, by partition; guarded by seatsMu
 
 	elsewhere bool     // the servers are other processes
 	runs      sync.Map // by stream: how it takes a run
@@ -429,8 +434,11 @@ func (n *NATS) askPatiently(ctx context.Context, what string, in, out any) error
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
+	if !n.elsewhere {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, answerLimit)
+		defer cancel()
+	}
 	first, stop := context.WithTimeout(ctx, readAgain)
 	answer, err := n.conn.RequestWithContext(first, apiPrefix+what, body)
 	stop()
@@ -630,6 +638,32 @@ func (n *NATS) get(ctx context.Context, s Stream, request any) (Message, error) 
 		}
 		n.replicated.Store(true)
 	}
+	if !n.elsewhere {
+		return n.getOnce(ctx, s, request)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	for {
+		m, err := n.getOnce(ctx, s, request)
+		if !errors.Is(err, ErrUnread) || !pause(ctx, readAgain/2) {
+			return m, err
+		}
+	}
+}
+
+// pause says whether ctx lasted so long.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (n *NATS) getOnce(ctx context.Context, s Stream, request any) (Message, error) {
 	var answer struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message *struct {

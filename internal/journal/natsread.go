@@ -266,6 +266,20 @@ type natsQueue struct {
 
 	mu       sync.Mutex
 	consumer jetstream.Consumer // guarded by mu; nil: to be joined again
+	silent   time.Time          // since when it has no leader, zero: it has one; guarded by mu
+}
+
+const (
+	// A consumer without a leader is asked again so often. One that has none for
+	// longer than an election takes may be gone, and is made again.
+	leaderAgain = 200 * time.Millisecond
+	leaderless  = 12 * time.Second
+)
+
+// noLeader says that a consumer has no leader at the moment, or another from now
+// on. Who makes consumers may have none either, so it is kept.
+func noLeader(err error) bool {
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrConsumerLeadershipChanged) || errors.Is(err, jetstream.ErrServerShutdown)
 }
 
 // Queue implements [Store].
@@ -305,14 +319,38 @@ func (q *natsQueue) join(ctx context.Context) (jetstream.Consumer, error) {
 	return consumer, nil
 }
 
-func (q *natsQueue) lost() {
+// failed has the consumer joined again, unless it only has no leader.
+func (q *natsQueue) failed(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.consumer = nil
+	if noLeader(err) {
+		if q.silent.IsZero() {
+			q.silent = time.Now()
+		}
+		if time.Since(q.silent) < leaderless {
+			return
+		}
+	}
+	q.consumer, q.silent = nil, time.Time{}
+}
+
+func (q *natsQueue) answered() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.silent = time.Time{}
 }
 
 // Fetch implements [Queue].
 func (q *natsQueue) Fetch(ctx context.Context, limit int, wait time.Duration) ([]Delivery, error) {
+	for end := time.Now().Add(wait); ; {
+		list, err := q.fetchWaiting(ctx, limit, time.Until(end))
+		if !noLeader(err) || time.Until(end) < leaderAgain || !pause(ctx, leaderAgain) {
+			return list, err
+		}
+	}
+}
+
+func (q *natsQueue) fetchWaiting(ctx context.Context, limit int, wait time.Duration) ([]Delivery, error) {
 	list, err := q.fetch(ctx, limit, 0)
 	if err != nil || len(list) > 0 || wait <= 0 {
 		return list, err
@@ -344,7 +382,7 @@ func (q *natsQueue) fetch(ctx context.Context, limit int, wait time.Duration) ([
 		batch, err = consumer.FetchNoWait(limit)
 	}
 	if err != nil {
-		q.lost()
+		q.failed(err)
 		return nil, fmt.Errorf("fetch from queue %s: %w", q.config.Durable, err)
 	}
 	var list []Delivery
@@ -358,13 +396,14 @@ func (q *natsQueue) fetch(ctx context.Context, limit int, wait time.Duration) ([
 	err = batch.Error()
 	switch {
 	case len(list) > 0, err == nil:
+		q.answered()
 		return list, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 		return nil, nil
 	}
-	q.lost()
+	q.failed(err)
 	return nil, fmt.Errorf("fetch from queue %s: %w", q.config.Durable, err)
 }
 

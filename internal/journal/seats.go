@@ -53,18 +53,31 @@ func (n *NATS) MakeSeats(ctx context.Context) error {
 // SeatTime. Being elected fences nothing, and what the consumer has delivered
 // means nothing; the tenure decides who writes.
 func (n *NATS) TakeSeat(ctx context.Context, partition int) (*Seat, error) {
-	consumer, err := n.joinSeat(ctx, partition)
+	consumer, err := n.seatQueue(ctx, partition)
 	if err != nil {
 		return nil, fmt.Errorf("stand for partition %d: %w", partition, err)
 	}
+	var silent time.Time // since when there is no leader
 	for {
 		ticket, err := pullSeat(ctx, consumer, seatStand)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
+		case noLeader(err) && (silent.IsZero() || time.Since(silent) < leaderless):
+			if silent.IsZero() {
+				silent = time.Now()
+			}
+			if !pause(ctx, leaderAgain) {
+				return nil, ctx.Err()
+			}
+			continue
+		case errors.Is(err, jetstream.ErrPinIDMismatch):
+			continue // that of a seat we had before; the library forgets it with this
 		case err != nil:
+			n.forgetSeat(partition)
 			return nil, fmt.Errorf("stand for partition %d: %w", partition, err)
 		case ticket == nil:
+			silent = time.Time{}
 			continue
 		}
 		s := &Seat{store: n, partition: partition, consumer: consumer, ticket: ticket, lost: make(chan struct{}), ended: make(chan struct{})}
@@ -73,6 +86,35 @@ func (n *NATS) TakeSeat(ctx context.Context, partition int) (*Seat, error) {
 		go s.hold(held)
 		return s, nil
 	}
+}
+
+// seatQueue gives the partition's consumer, which is made only where this process
+// does not know of one: who makes consumers may have no leader when a seat is to
+// be had.
+func (n *NATS) seatQueue(ctx context.Context, partition int) (jetstream.Consumer, error) {
+	n.seatsMu.Lock()
+	consumer := n.seats[partition]
+	n.seatsMu.Unlock()
+	if consumer != nil {
+		return consumer, nil
+	}
+	consumer, err := n.joinSeat(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	n.seatsMu.Lock()
+	defer n.seatsMu.Unlock()
+	if n.seats == nil {
+		n.seats = map[int]jetstream.Consumer{}
+	}
+	n.seats[partition] = consumer
+	return consumer, nil
+}
+
+func (n *NATS) forgetSeat(partition int) {
+	n.seatsMu.Lock()
+	defer n.seatsMu.Unlock()
+	delete(n.seats, partition)
 }
 
 func (n *NATS) joinSeat(ctx context.Context, partition int) (jetstream.Consumer, error) {
@@ -133,7 +175,8 @@ type Seat struct {
 }
 
 // Lost is closed when the server has taken the seat away, or did not answer for
-// SeatTime.
+// SeatTime. A consumer that has no leader gives the seat to nobody else, so it is
+// kept meanwhile, for as long as an election takes; whoever leads next takes it away.
 func (s *Seat) Lost() <-chan struct{} { return s.lost }
 
 // hold keeps the seat until it is lost or left: the request under our pin keeps
@@ -141,11 +184,20 @@ func (s *Seat) Lost() <-chan struct{} { return s.lost }
 func (s *Seat) hold(ctx context.Context) {
 	defer close(s.ended)
 	answered := time.Now()
+	var silent time.Time // since when there is no leader
 	for ctx.Err() == nil {
 		err := s.ticket.InProgress()
 		var again jetstream.Msg
 		if err == nil {
 			again, err = pullSeat(ctx, s.consumer, seatBeat)
+		}
+		if !noLeader(err) {
+			silent = time.Time{}
+		} else if silent.IsZero() {
+			silent = time.Now()
+		}
+		if !silent.IsZero() && time.Since(silent) < leaderless {
+			answered = time.Now()
 		}
 		switch {
 		case ctx.Err() != nil:

@@ -92,7 +92,10 @@ func (s *sharing) stand(ctx context.Context, partition int, settled func()) erro
 	name := journal.PartitionName(partition)
 	for failed := false; ctx.Err() == nil; {
 		// Another's, until it is ours. One that waits is settled after a while.
-		waited := s.after(ctx, journal.SeatTime+time.Second, settled)
+		waited := s.after(ctx, journal.SeatTime+time.Second, func() {
+			s.p.cfg.Observe.Left(name) // it could not be had for a moment, and is no lag of ours
+			settled()
+		})
 		seat, err := s.seats.TakeSeat(ctx, partition)
 		waited()
 		if ctx.Err() != nil {

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,19 @@ func (s *chair) Leave(context.Context) error {
 	delete(s.c.taken, s.partition)
 	s.c.callLocked(s.partition)
 	return nil
+}
+
+// faltering fails once.
+type faltering struct {
+	Seats
+	failed atomic.Bool
+}
+
+func (f *faltering) TakeSeat(ctx context.Context, partition int) (Seat, error) {
+	if !f.failed.Swap(true) {
+		return nil, errors.New("no leader")
+	}
+	return f.Seats.TakeSeat(ctx, partition)
 }
 
 // holds counts the partitions each observer is told of.
@@ -194,6 +208,35 @@ func TestShare(t *testing.T) {
 			t.Error(err)
 		}
 		if err := a.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	bubble(t, "one that could not stand for a moment lags no longer than that", func(t *testing.T) {
+		h, seats := newHall(t), newChairs()
+		other, err := seats.TakeSeat(t.Context(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := newTally()
+		p := h.projector(func(c *Config) { c.Observe = seen })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.RunShared(ctx, []int{3}, &faltering{Seats: seats}, func() {}) }()
+		time.Sleep(time.Second / 2)
+		name := journal.PartitionName(3)
+		seen.mu.Lock()
+		if seen.stalled[name] != 1 || len(seen.left) != 0 {
+			t.Errorf("stalled %d times, left %v", seen.stalled[name], seen.left)
+		}
+		seen.mu.Unlock()
+		time.Sleep(1*time.Second + journal.SeatTime + time.Second) // it stands, and another has the seat
+		seen.mu.Lock()
+		if !slices.Contains(seen.left, name) {
+			t.Error("it still counts as a lag although another has the seat")
+		}
+		seen.mu.Unlock()
+		cancel()
+		if err := errors.Join(<-done, other.Leave(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

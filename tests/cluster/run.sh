@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # make cluster-test: builds every image here, brings deploy/compose.yaml up, runs the
 # standard job against it while nodes and roles are killed, and prints one line of JSON.
-# With -short first: fewer things are killed at a lower rate, for .ci/run. Logs of the
+# With -short first, for .ci/run: nodes are told to stop and a poller is killed, at a
+# lower rate. How long servers take to choose a leader after a kill is up to fixed times
+# of theirs, 3 to 9 s, too near to the bound for a machine that nobody knows. Logs of the
 # containers are shown where it fails, and kept in the file that CLUSTER_LOGS names.
 # Needs a Docker engine; tests/cluster/engine.sh starts one for it.
 set -euo pipefail
@@ -11,7 +13,7 @@ docker=$(command -v /usr/bin/docker || command -v docker)
 compose=$(command -v docker-compose)
 if [ "${1-}" = -short ]; then
   shift
-  set -- -rate 5 -calm 1s -break "nats node,ledger leader,poller" -limit 150s "$@"
+  set -- -rate 5 -calm 1s -break "stopped nats node,stopped ledger leader,poller" -limit 150s "$@"
   # What go test has compiled serves; paths in the programs do not matter here.
   export TRIMPATH=false
 fi

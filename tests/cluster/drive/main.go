@@ -31,7 +31,7 @@ func main() {
 	flag.StringVar(&o.listen, "listen", "0.0.0.0:8787", "address of the simulated provider")
 	flag.Float64Var(&o.rate, "rate", 20, "operations a second")
 	flag.DurationVar(&o.calm, "calm", 5*time.Second, "time before the first thing is broken, and between two")
-	breaks := flag.String("break", strings.Join(all(), ","), "what is killed, in this order")
+	breaks := flag.String("break", strings.Join(all(), ","), "what is killed, in this order; \"stopped \" before one tells it to stop instead")
 	limit := flag.Duration("limit", 15*time.Minute, "time after which the run has failed")
 	flag.Parse()
 	o.breaks = strings.Split(*breaks, ",")

@@ -39,6 +39,9 @@ type options struct {
 	breaks          []string
 }
 
+// stopped before one of all says that it is told to stop, and not killed.
+const stopped = "stopped "
+
 // all are the things that can be killed: two of the nodes, and one of each role.
 func all() []string {
 	return []string{"nats node", "ledger leader", "ingest", "projector", "poller", "webhooks"}
@@ -58,9 +61,9 @@ type Report struct {
 	Broken     []Broken       `json:"broken"`
 }
 
-// Broken is one thing that was killed with kill -9.
+// Broken is one thing that was killed with kill -9, or told to stop.
 type Broken struct {
-	What string `json:"what"` // "nats node", "ledger leader", or a role
+	What string `json:"what"` // "nats node", "ledger leader", or a role; before it "stopped "
 	Name string `json:"container"`
 	// Progress is when the provider got the create of an operation that was
 	// submitted after the kill.
@@ -152,11 +155,11 @@ func (r *Report) check() (err error) {
 			bound = nodeBound
 		}
 		if b.Progress > bound.Seconds() {
-			err = errors.Join(err, fmt.Errorf("after the kill of %s new operations moved after %.1f s, bound %s", b.Name, b.Progress, bound))
+			err = errors.Join(err, fmt.Errorf("after the end of %s new operations moved after %.1f s, bound %s", b.Name, b.Progress, bound))
 		}
 		// A status read is due a second after the last.
 		if b.Attended > (roleBound + time.Second).Seconds() {
-			err = errors.Join(err, fmt.Errorf("after the kill of %s the operations under way were attended to after %.1f s, bound %s", b.Name, b.Attended, roleBound))
+			err = errors.Join(err, fmt.Errorf("after the end of %s the operations under way were attended to after %.1f s, bound %s", b.Name, b.Attended, roleBound))
 		}
 	}
 	return err
@@ -225,17 +228,18 @@ func (d *drive) breakAll(ctx context.Context) (list []Broken, err error) {
 		return nil, err
 	}
 	for _, what := range d.o.breaks {
-		if !slices.Contains(all(), what) {
-			return list, fmt.Errorf("nothing is called %q, want some of %q", what, all())
+		thing := strings.TrimPrefix(what, stopped)
+		if !slices.Contains(all(), thing) {
+			return list, fmt.Errorf("nothing is called %q, want some of %q, each perhaps %q", thing, all(), stopped)
 		}
 		pause(ctx, d.o.calm)
-		name := what + "-1"
-		if strings.Contains(what, " ") {
+		name := thing + "-1"
+		if strings.Contains(thing, " ") {
 			leader, err := d.leader(ctx)
 			if err != nil {
 				return list, err
 			}
-			if name = leader; what == "nats node" {
+			if name = leader; thing == "nats node" {
 				name = map[string]string{"nats-1": "nats-2", "nats-2": "nats-3", "nats-3": "nats-1"}[leader]
 			}
 		}
@@ -271,7 +275,11 @@ func (d *drive) kill(ctx context.Context, what, name string) (Broken, error) {
 	live := d.underWay()
 	b.UnderWay = len(live)
 	at := time.Now()
-	if err := d.engine(ctx, "kill", "--signal=KILL", name); err != nil {
+	how := []string{"kill", "--signal=KILL"}
+	if strings.HasPrefix(what, stopped) {
+		how = []string{"stop", "--time=15"}
+	}
+	if err := d.engine(ctx, how[0], how[1], name); err != nil {
 		return b, err
 	}
 	for limit := at.Add(2 * roleBound); ; pause(ctx, 100*time.Millisecond) {
