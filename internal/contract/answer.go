@@ -29,6 +29,26 @@ type Answer struct {
 	URL        string // that answered, after redirects; links are resolved against it
 	ReceivedAt time.Time
 	Truncated  bool // the body was cut, by MaxBody or by the connection
+	// Unended: the body ended with the connection and nothing said how long it
+	// is. It may be whole or cut.
+	Unended bool
+}
+
+// part says that the provider calls this success a part of what was asked for,
+// and why; "" if it does not. No request of ours asks for a part.
+func (a Answer) part() string {
+	if !success(a.Status) {
+		return ""
+	}
+	if a.Status == 206 {
+		return "the answer is a part of what was asked for: status 206"
+	}
+	for name := range a.Header {
+		if strings.EqualFold(name, "Content-Range") {
+			return "the answer is a part of what was asked for: it has a Content-Range"
+		}
+	}
+	return ""
 }
 
 // Failure says why an answer did not give what was asked for, or adds to one
@@ -212,8 +232,8 @@ func byStatus(status int) events.ErrorClass {
 
 func success(status int) bool { return status >= 200 && status <= 299 }
 
-// gate is the part all reads of state share: cut, throttled, refused by status,
-// not JSON. failed is nil if the body may be read.
+// gate is the part all reads of state share: cut, a part, throttled, refused by
+// status, not JSON. failed is nil if the body may be read.
 func (c *Contract) gate(sh shared, ok *expression, v view, limit int64) (failed *Failure) {
 	give := func(class events.ErrorClass, detail string) *Failure {
 		f := sh.fail(v, class, detail)
@@ -226,6 +246,9 @@ func (c *Contract) gate(sh shared, ok *expression, v view, limit int64) (failed 
 	}
 	if v.a.Truncated && success(v.a.Status) {
 		return give(v.cut(limit))
+	}
+	if part := v.a.part(); part != "" {
+		return give(events.ErrorUnreadable, part)
 	}
 	if slow, err := sh.slow(v); err != nil && success(v.a.Status) && (v.json || v.empty) {
 		return give(events.ErrorUnreadable, cause(err))
@@ -371,7 +394,7 @@ func (c *Contract) ReadCreate(a Answer, in Inputs) CreateReading {
 	if slow, err := r.slow(v); err == nil && slow {
 		class = events.ErrorThrottled
 	}
-	return ambiguous(class, missing)
+	return ambiguous(class, firstOf(missing, a.part()))
 }
 
 // refused completes a conflict, an in_progress or a rejection.
@@ -578,7 +601,8 @@ type lookupRead struct {
 
 // ReadLookup reads one page of a look-up. Items that do not carry our reference
 // (exact) or cannot be ours (match) are left out. One item that cannot be read
-// fails the page, since nothing can be said to be absent from it.
+// fails the page, since nothing can be said to be absent from it; nor can it from
+// a part, or from nothing where the connection may have taken what there was.
 func (c *Contract) ReadLookup(a Answer, in Inputs) LookupReading {
 	r, v := c.lookupRead, c.view(a, in)
 	failed := func(f Failure) LookupReading {
@@ -586,7 +610,7 @@ func (c *Contract) ReadLookup(a Answer, in Inputs) LookupReading {
 	}
 	if absent, err := r.absent.bool(v.vars); err != nil && (v.json || v.empty) {
 		return failed(r.fail(v, events.ErrorUnreadable, cause(err)))
-	} else if absent && v.unreadable == "" && !a.Truncated {
+	} else if absent && v.unreadable == "" && !a.Truncated && a.part() == "" && !(a.Unended && v.empty && success(a.Status)) {
 		return LookupReading{Outcome: events.LookupAbsent, Failure: r.about(v)}
 	}
 	if f := c.gate(r.shared, r.ok, v, c.Limits.Response); f != nil {
@@ -739,7 +763,7 @@ func (c *Contract) ReadCancel(a Answer, in Inputs) CancelReading {
 	if slow, err := r.slow(v); err == nil && slow {
 		class = events.ErrorThrottled
 	}
-	return ambiguous(class, "")
+	return ambiguous(class, a.part())
 }
 
 // WebhookReading is what a verified delivery claims.

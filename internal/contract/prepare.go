@@ -274,7 +274,7 @@ func (c *Contract) ReadPrepare(step int, a Answer, in Inputs) PrepareReading {
 	case err != nil:
 		return ambiguous(events.ErrorUnreadable, cause(err))
 	case !rejected:
-		return ambiguous(class, "")
+		return ambiguous(class, a.part())
 	case class == events.ErrorUnreadable: // a status that says nothing by itself
 		class = events.ErrorRefused
 	}

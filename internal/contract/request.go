@@ -263,7 +263,8 @@ func (s section) entries(env *cel.Env, name string) []entry {
 func validHeader(name string) bool {
 	switch strings.ToLower(name) {
 	case "", "host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade",
-		"proxy-authorization", "authorization", "cookie", "accept-encoding", "expect":
+		"proxy-authorization", "authorization", "cookie", "accept-encoding", "expect",
+		"range", "if-range": // nobody here puts parts together
 		return false
 	}
 	return !strings.ContainsFunc(name, func(r rune) bool {

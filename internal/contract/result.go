@@ -95,7 +95,7 @@ func (p *parser) checks(s section, name string) []check {
 		if c.has("link") && !validLinkName(k.link) {
 			p.d.addf(c.value["link"], c.at("link"), "must be 1 to 64 letters, digits, _, - and .")
 		}
-		if slices.ContainsFunc(list, func(o check) bool { return o.name == k.name }) || slices.Contains([]string{"not_empty", "media_type"}, k.name) {
+		if slices.ContainsFunc(list, func(o check) bool { return o.name == k.name }) || slices.Contains([]string{"not_empty", "media_type", "ended"}, k.name) {
 			p.d.addf(item, c.at("name"), "is used already: %q", clip(k.name, 40))
 		}
 		list = append(list, k)
@@ -148,8 +148,10 @@ func (c *Contract) ReadResult(a Answer, in Inputs) ResultReading {
 		}
 		return c.fromStatus(v)
 	}
-	if out, yes := ended(); yes {
-		return out
+	if a.part() == "" { // of a part only its head is true
+		if out, yes := ended(); yes {
+			return out
+		}
 	}
 	return c.file(v, r.ok, r.checks, r.mediaTypes)
 }
@@ -213,6 +215,9 @@ func (c *Contract) file(v view, ok *expression, checks []check, mediaTypes []str
 	if v.a.Truncated && success(v.a.Status) {
 		return failed(v.cut(c.Limits.Result))
 	}
+	if part := v.a.part(); part != "" {
+		return failed(events.ErrorUnreadable, part)
+	}
 	if v.a.Status == 429 {
 		return failed(events.ErrorThrottled, "")
 	}
@@ -246,8 +251,49 @@ func (c *Contract) file(v view, ok *expression, checks []check, mediaTypes []str
 		}
 		out.Checks = append(out.Checks, k)
 	}
-	out.Checks = append(out.Checks, c.verdicts(v, v.a.Body, checks)...)
+	verdicts := c.verdicts(v, v.a.Body, checks)
+	out.Checks = append(out.Checks, verdicts...)
+	if v.a.Unended {
+		out.Checks = append(out.Checks, endShown(v, out.MediaType, checks, verdicts))
+	}
 	return out
+}
+
+// endShown is the check of a body whose end only the connection showed: half of it
+// would have come the same way. It passes where the body itself shows that
+// nothing lacks: by a size or by a number of lines that was told elsewhere, or
+// because it is one JSON document that closes. Lines of JSON without their number
+// and bytes of any other kind do not show it.
+func endShown(v view, mediaType string, checks []check, verdicts []events.Check) events.Check {
+	out := events.Check{Name: "ended"}
+	body, terminated := bytes.CutSuffix(v.a.Body, []byte{'\n'})
+	body = bytes.TrimSpace(body)
+	lines, document := false, mediaType == "application/json" || strings.HasSuffix(mediaType, "+json")
+	for _, k := range checks {
+		at := slices.IndexFunc(verdicts, func(e events.Check) bool { return e.Name == k.name })
+		passed := at >= 0 && verdicts[at].Passed
+		document = document || k.json && passed
+		lines = lines || k.jsonl || k.lines != nil
+		switch {
+		case k.size != nil && passed:
+			out.Passed = true
+		case k.lines != nil && passed: // the last of them may be cut, but not behind its end
+			out.Passed = out.Passed || terminated || closes(bytes.TrimSpace(body[bytes.LastIndexByte(body, '\n')+1:]))
+		}
+	}
+	if document && !lines {
+		out.Passed = out.Passed || closes(body)
+	}
+	if !out.Passed {
+		out.Detail = "the body ended with the connection, and nothing shows that it is whole"
+	}
+	return out
+}
+
+// closes says whether JSON is such that no beginning of it is JSON too, as one of
+// a number is.
+func closes(body []byte) bool {
+	return len(body) > 0 && bytes.IndexByte([]byte(`{["`), body[0]) >= 0 && validJSON(body)
 }
 
 // expectsHTML says whether a page could be a result: nothing says that results

@@ -59,7 +59,8 @@
 // provider closes at that moment fails, since what it saw of it is not known; its
 // caller repeats it by its own rules. Names of headers are written in
 // canonical case and sorted order; only values of one name keep theirs. A body
-// that ends with the connection (Answer.CloseDelimited) cannot be told from a cut one.
+// that ends with the connection (Answer.CloseDelimited) cannot be told from a cut one;
+// what it is good for, its reader says.
 package outbound
 
 import (

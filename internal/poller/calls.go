@@ -387,7 +387,7 @@ func unread(a outbound.Answer, f *outbound.Failure) bool {
 func reading(a outbound.Answer) contract.Answer {
 	return contract.Answer{
 		Status: a.Status, Header: a.Header, Body: a.Body, URL: a.URL,
-		ReceivedAt: a.AnsweredAt, Truncated: a.Truncated,
+		ReceivedAt: a.AnsweredAt, Truncated: a.Truncated, Unended: a.CloseDelimited,
 	}
 }
 

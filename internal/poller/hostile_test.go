@@ -124,6 +124,10 @@ func TestAnswersThatAreNone(t *testing.T) {
 			"ambiguous/unreadable", "/unreadable", "failed/unreadable", "acknowledged/", "error/unreadable", "error/unreadable",
 		},
 		{
+			"a part of the whole", says(206, whole),
+			"ambiguous/unreadable", "/unreadable", "failed/unreadable", "ambiguous/unreadable", "error/unreadable", "error/unreadable",
+		},
+		{
 			"half of the JSON, as a whole answer", says(200, whole[:30]),
 			"ambiguous/unreadable", "/unreadable", "failed/unreadable", "ambiguous/unreadable", "-", "-",
 		},
@@ -210,6 +214,24 @@ func TestResultThatIsNone(t *testing.T) {
 		}
 		if s := h.state(); failed != "json" || s.Phase != projections.PhaseResultValidationFailed {
 			t.Errorf("failed checks %q, %s", failed, s.Phase)
+		}
+	})
+	bubble(t, "lines that ended with the connection", func(t *testing.T) {
+		h := newHouse(t, changes{replace: []string{"json: true", "jsonl: true"}})
+		h.accept()
+		h.finish()
+		h.caller.then(func(_ context.Context, r outbound.Request) (outbound.Answer, error) {
+			a := answered(r, 200, "{\"answer\": 4}\n")
+			a.CloseDelimited = true
+			return a, nil
+		})
+		h.attend()
+		f := last[*events.ResultCollected](h)
+		if s := h.state(); s.Phase != projections.PhaseResultValidationFailed {
+			t.Errorf("%s: %+v", s.Phase, f.Checks)
+		}
+		if kept, err := h.journal.Payload(t.Context(), f.Payload); err != nil || string(kept) != "{\"answer\": 4}\n" {
+			t.Errorf("kept %q, %v", kept, err)
 		}
 	})
 	bubble(t, "login page", func(t *testing.T) {
