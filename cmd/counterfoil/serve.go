@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -112,7 +113,13 @@ func (a *app) serve(ctx context.Context, o options, log *slog.Logger) error {
 	if l.newKey != "" {
 		fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
 	}
-	return errors.Join(l.setup.Run(ctx, l.service, a.stdout), l.close())
+	running, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { keepHeapSmall(running) })
+	err = l.setup.Run(ctx, l.service, a.stdout)
+	stop()
+	beside.Wait()
+	return errors.Join(err, l.close())
 }
 
 // local is a service and its embedded store, in this process.
