@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -23,7 +24,7 @@ const (
 	boardEnded = 64
 	// boardHot bounds those of the live ones that are kept as they are; the
 	// others are kept as a record holds them, in a third of the memory.
-	boardHot = 128
+	boardHot = 64
 )
 
 // A Board holds the newest states that the projectors of this process have
@@ -57,6 +58,7 @@ type part struct {
 	// hot counts the live posts that are not packed: those from warmest to the end.
 	hot     int
 	warmest *post
+	room    []byte // for what is being packed
 	// acknowledged is the newest fact of an operation that was stored by this
 	// process and is not on the board yet. It outlives the holder.
 	acknowledged map[string]uint64
@@ -166,7 +168,9 @@ func (p *part) addLocked(at *post, in *list) {
 	}
 	for ; p.hot > boardHot; p.hot-- {
 		cold := p.warmest
-		cold.packed, cold.state = codec.Append(make([]byte, 0, 1024), cold.state), nil
+		// Copied: what an encoder leaves over is half as much again.
+		p.room = codec.Append(p.room[:0], cold.state)
+		cold.packed, cold.state = bytes.Clone(p.room), nil
 		p.warmest = cold.next
 	}
 }

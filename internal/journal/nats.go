@@ -519,7 +519,7 @@ func (d direct) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, erro
 
 // wireMessage is a message as it is sent. It is made anew for each attempt.
 func wireMessage(m Outgoing) *nats.Msg {
-	out := nats.NewMsg(m.Subject)
+	out := &nats.Msg{Subject: m.Subject, Header: make(nats.Header, len(m.Header)+2)}
 	for name, values := range m.Header {
 		out.Header[name] = values
 	}
