@@ -122,7 +122,7 @@ func (a *app) show(op client.Operation) error {
 		line("cancel", "wished%s%s%s", when(!c.Possible && !op.Terminal, ", not possible"), when(c.TooLate, ", too late"),
 			when(op.State == "cancelled", ", confirmed"))
 	}
-	if p := op.Problem; p != nil && (p.Code != "" || p.Message != "") {
+	if p := op.Problem; p != nil {
 		line("problem", "%s", trouble(p))
 	}
 	if r := op.Result; r != nil && r.SHA256 != "" {
@@ -151,12 +151,16 @@ func saying(j *client.Job) string {
 	return fmt.Sprintf(", the provider says %q", j.RemoteState)
 }
 
-// trouble names a problem once, where its message begins with its code.
+// trouble is a problem in one line: what kind of trouble with asking it is, if it
+// is that, the provider's code, and its words. Nothing is said twice.
 func trouble(p *client.ProviderProblem) string {
-	if p.Code == "" || strings.HasPrefix(p.Message, p.Code) {
-		return p.Message
+	text := p.Message
+	for _, word := range []string{p.Code, p.Class} {
+		if word != "" && !strings.HasPrefix(text, word) {
+			text = strings.TrimSpace(word + " " + text)
+		}
 	}
-	return strings.TrimSpace(p.Code + " " + p.Message)
+	return text
 }
 
 func when(yes bool, text string) string {

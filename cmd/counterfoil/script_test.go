@@ -105,6 +105,10 @@ func served(ts *testscript.TestScript, neg bool, args []string) {
 	s.mount("example", "fails", steps(quick, "queued", "failed"))
 	s.mount("example-ask", "lost", steps(quick, "running", "succeeded"),
 		simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
+	s.mount("example-ask", "moved", steps(quick, "running", "succeeded"),
+		simulator.On(simulator.Create, simulator.Always(), simulator.ReplyEmpty(302)))
+	s.mount("example", "shut", steps(time.Hour, "running", "succeeded"),
+		simulator.On(simulator.Status, simulator.Always(), simulator.ReplyEmpty(401)))
 	s.mount("openai-batches", "default", steps(quick, "queued", "running", "partial"))
 	ts.Check(s.open(context.Background()))
 	s.work("1", nil)

@@ -269,7 +269,7 @@ func (f *follow) add(op client.Operation, now time.Time) (string, bool) {
 	if strings.HasPrefix(op.Because, "deferred") {
 		line += "  " + op.Because
 	}
-	if p := op.Problem; p != nil && (p.Code != "" || p.Message != "") {
+	if p := op.Problem; p != nil {
 		line += "  problem: " + trouble(p)
 	}
 	if line == f.last {

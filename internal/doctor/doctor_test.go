@@ -346,6 +346,27 @@ func TestEachCheck(t *testing.T) {
 			}
 			w.ledger.moved = map[string]projections.State{"op_3": state(3, projections.PhaseSucceeded)}
 		}},
+		{"calls fail again and again", false, func(w *world) {
+			failing := func(class events.ErrorClass, n uint64, words string) func(*projections.State) {
+				return func(s *projections.State) {
+					s.Job.ID, s.Pace.Failures = "job-1", n
+					s.Problem = projections.Problem{Class: class, Message: words}
+				}
+			}
+			w.ledger.states = []projections.State{
+				state(1, projections.PhaseObserving, failing(events.ErrorUnauthorized, 1, "")), // does not heal by itself
+				state(2, projections.PhaseObserving, failing(events.ErrorServer, 2, "")),       // may
+				state(3, projections.PhaseObserving, failing(events.ErrorServer, 3, "answered 500, with an empty body")),
+				state(4, projections.PhaseCancelling, failing(events.ErrorTransport, 3, "")),
+				state(5, projections.PhaseAccepted, failing(events.ErrorUnreadable, 3, "see https://p.test/x?key=s3cret")),
+				state(6, projections.PhaseObserving, failing(events.ErrorNoCredential, 3, "")),
+				state(7, projections.PhaseObserving, failing(events.ErrorThrottled, 3, "")),
+				state(8, projections.PhaseResultTimedOut, failing(events.ErrorUnauthorized, 40, "answered 401, with an empty body"), quarantined("", projections.ReasonResultDeadline)),
+				state(9, projections.PhaseQuarantined, quarantined(projections.QuarantineUnknown, projections.ReasonCreateUnknown), func(s *projections.State) {
+					s.Problem = projections.Problem{Class: events.ErrorUnreadable, Message: "answered 302, a redirect that was not followed, with an empty body"}
+				}),
+			}
+		}},
 		{"an operation cannot be read again", false, func(w *world) {
 			s := state(1, projections.PhaseResultTimedOut)
 			w.ledger.states = []projections.State{s}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/canonical"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -41,7 +43,7 @@ func (v *visit) operations() {
 	if before > 0 {
 		v.cut = append(v.cut, fmt.Sprintf("operations: the newest part of the history was searched and %s found; older ones may be open too", count(len(v.open), "open one was", "open ones were")))
 	}
-	stopped, resting, late, more := 0, 0, 0, 0
+	stopped, resting, late, failing, more := 0, 0, 0, 0, 0
 	for i := range v.open {
 		c, ok := v.stands(v.open[i])
 		if !ok {
@@ -63,6 +65,8 @@ func (v *visit) operations() {
 			late++
 		case c.Name == nameRests:
 			resting++
+		case c.Name == nameFails:
+			failing++
 		default:
 			stopped++
 		}
@@ -73,10 +77,13 @@ func (v *visit) operations() {
 	}
 	status := OK
 	seen := fmt.Sprintf("%s looked at: %d waiting for a person, %d resting, %d late", count(len(v.open), "open operation", "open operations"), stopped, resting, late)
+	if failing > 0 {
+		seen += fmt.Sprintf(", %d whose calls fail", failing)
+	}
 	switch {
 	case late > 0:
 		status = Fail
-	case stopped+resting+more > 0:
+	case stopped+resting+failing+more > 0:
 		status = Warn
 	}
 	v.add("operations", "", status, seen)
@@ -87,6 +94,7 @@ const (
 	nameStopped = "stopped"
 	nameRests   = "resting"
 	nameLate    = "late"
+	nameFails   = "failing" // it goes on by itself, and each time in vain
 )
 
 // stands says why an operation does not go on, if it does not.
@@ -103,6 +111,9 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 	case s.Phase.Stopped():
 		c.Name, c.Status = nameStopped, Warn
 		c.Seen = fmt.Sprintf("%s since %s: %s", where, clock(s.Since), reasonWords(s))
+		if trouble, ok := runbook.TroubleOf(s); ok {
+			c.Seen += "; " + trouble.Words + said(s)
+		}
 		c.Do = runbook.Lines(runbook.Steps(s))
 		c.Runbook = "docs/runbooks/" + runbook.Of(s).Page()
 		return c, true
@@ -127,7 +138,42 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 		c.Do = []string{"look in the service's log for this operation; if all workers are busy, raise --workers", "counterfoil timeline " + s.Operation}
 		return c, true
 	}
+	if trouble, ok := runbook.TroubleOf(s); ok && trouble.Lasts {
+		c.Name, c.Status = nameFails, Warn
+		c.Seen = where + ": " + trouble.Words + said(s)
+		c.Do = []string{v.failingHelp(s, trouble.Class), "counterfoil timeline " + s.Operation}
+		return c, true
+	}
 	return c, false
+}
+
+// said is what the last answer that failed said, as far as it has words.
+func said(s projections.State) string {
+	const limit = 200 // bytes
+	text := strings.TrimSpace(s.Problem.Code + " " + s.Problem.Message)
+	if text == "" {
+		return ""
+	}
+	return " (" + httprule.Excerpt(canonical.RedactLinks([]byte(text)), limit) + ")"
+}
+
+// failingHelp says what ends failures of a class.
+func (v *visit) failingHelp(s projections.State, class events.ErrorClass) string {
+	account := s.Intent.Provider + "/" + s.Intent.Account
+	switch class {
+	case events.ErrorUnauthorized:
+		return "put a credential that is valid behind the reference of " + account + "; it is read anew for each call, and nothing else ends this before the deadline"
+	case events.ErrorNoCredential:
+		return "put a credential behind the reference of " + account + "; see credential above"
+	case events.ErrorTransport, events.ErrorTimeout:
+		return "see that this machine reaches the provider; counterfoil doctor --probe tries it"
+	case events.ErrorThrottled:
+		return "nothing: the provider asked to come back later"
+	case events.ErrorNotFound, events.ErrorRefused, events.ErrorUnreadable, events.ErrorTooLarge, events.ErrorExpired, events.ErrorPolicy:
+		return "see that the base URL of " + account + " is the provider's and its contract fits; counterfoil doctor --probe asks it"
+	case events.ErrorNone, events.ErrorServer, events.ErrorNotAfter, events.ErrorInternal:
+	}
+	return "look at the provider's status page"
 }
 
 // reasonWords says why a stopped operation stopped.

@@ -303,6 +303,25 @@ func TestAllowedAgree(t *testing.T) {
 	}
 }
 
+// TestNoProblemWithoutWords: whatever the class, what a caller sees says something,
+// and the reason for people says that calls fail. Trouble that is over is not shown.
+func TestNoProblemWithoutWords(t *testing.T) {
+	s := projections.State{Operation: "op_x", Phase: projections.PhaseObserving, Because: "the job goes on"}
+	s.Job.ID, s.Pace.Failures, s.Problem.Class = "j", 4, events.ErrorUnauthorized
+	v := ViewOf(s, time.Time{})
+	if v.Problem == nil || v.Problem.Message != "not authorised" || v.Because != "the job goes on; the last 4 status reads failed: not authorised" {
+		t.Errorf("problem %+v, because %q", v.Problem, v.Because)
+	}
+	s.Phase, s.Job.Remote, s.Because = projections.PhaseResultTimedOut, "running", "result_deadline"
+	if v := ViewOf(s, time.Time{}); v.Because != `result_deadline; the provider last said "running"; the last 4 status reads failed: not authorised` {
+		t.Error(v.Because)
+	}
+	s.Phase, s.Because = projections.PhaseSucceeded, ""
+	if v := ViewOf(s, time.Time{}); v.Problem != nil || v.Because != "" {
+		t.Errorf("after its end: problem %+v, because %q", v.Problem, v.Because)
+	}
+}
+
 // TestReadableIsComplete: every fact type shows something or is known to hold
 // nothing for people, and none shows a token or a credential.
 func TestReadableIsComplete(t *testing.T) {

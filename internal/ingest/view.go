@@ -8,6 +8,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/canonical"
 	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -171,13 +172,18 @@ func ViewOf(s projections.State, now time.Time) View {
 		// A deadline says nothing of the job; the provider's last word does.
 		v.Because += fmt.Sprintf("; the provider last said %q", v.Job.RemoteState)
 	}
+	if trouble, ok := runbook.TroubleOf(s); ok {
+		v.Because = strings.TrimPrefix(v.Because+"; "+trouble.Words, "; ")
+	}
 	if s.Cancel.Wished {
 		v.Cancel = &CancelView{
 			Wished: true, At: moment(s.Cancel.At), TooLate: s.Cancel.TooLate,
 			Possible: !s.Cancel.Impossible && !s.Cancel.TooLate && !v.Terminal,
 		}
 	}
-	v.Problem = problemView(s.Problem)
+	if v.Problem = problemView(s.Problem); s.Phase == projections.PhaseSucceeded && s.Problem.Class != events.ErrorNone {
+		v.Problem = nil // trouble in asking, which is over
+	}
 	if !s.Result.Payload.IsZero() {
 		v.Result = &ResultView{Size: s.Result.Size, MediaType: clean(s.Result.MediaType), SHA256: s.Result.Payload.String()}
 		for _, c := range s.Result.Checks {
@@ -311,7 +317,11 @@ func problemView(p projections.Problem) *ProblemView {
 	if p == (projections.Problem{}) {
 		return nil
 	}
-	return &ProblemView{Code: clean(p.Code), Message: clean(p.Message), Class: p.Class}
+	v := &ProblemView{Code: clean(p.Code), Message: clean(p.Message), Class: p.Class}
+	if v.Code == "" && v.Message == "" {
+		v.Message = runbook.ClassWords(p.Class) // never a problem without words
+	}
+	return v
 }
 
 // clean makes a provider's text fit for an answer: no secret parts of links, no

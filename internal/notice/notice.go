@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -40,6 +41,8 @@ type Notice struct {
 	Phase     projections.Phase      `json:"phase"`
 	Kind      projections.Quarantine `json:"kind,omitempty"`
 	Reason    projections.Reason     `json:"reason"`
+	Problem   events.ErrorClass      `json:"problem,omitempty"` // class of what last went wrong in asking the provider
+	Cause     string                 `json:"cause,omitempty"`   // the same in our words, with how often
 	Since     time.Time              `json:"since"`
 	Principal string                 `json:"principal"`
 	Provider  string                 `json:"provider"`
@@ -54,9 +57,11 @@ type Notice struct {
 func Of(s projections.State) Notice {
 	help := runbook.Lines(runbook.Steps(s)) // never empty for a state that rests
 	first := s.Notice.Made + 1 - s.Notice.Told
+	trouble, _ := runbook.TroubleOf(s)
 	return Notice{
 		Version: 1, ID: fmt.Sprintf("%s/%d", s.Operation, first), Attempt: s.Notice.Told + 1,
 		Operation: s.Operation, Trace: s.TraceID(), Phase: s.Phase, Kind: s.Quarantine, Reason: s.Reason, Since: s.Since.UTC(),
+		Problem: trouble.Class, Cause: trouble.Words,
 		Principal: s.Intent.Principal, Provider: s.Intent.Provider, Account: s.Intent.Account, Job: s.Job.ID,
 		Runbook: base + runbook.Of(s).Page(), Command: help[0], Help: help,
 	}
@@ -80,6 +85,9 @@ func (n Notice) attributes() []any {
 	}
 	if n.Kind != "" {
 		list = append(list, slog.String("kind", string(n.Kind)))
+	}
+	if n.Problem != events.ErrorNone {
+		list = append(list, slog.String("problem", string(n.Problem)), slog.String("cause", n.Cause))
 	}
 	return list
 }

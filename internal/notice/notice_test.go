@@ -425,3 +425,22 @@ func TestLogOnly(t *testing.T) {
 		}
 	})
 }
+
+// A notice says what went wrong in asking, in our words; those of the provider
+// are not in it.
+func TestNoticeSaysTheCause(t *testing.T) {
+	s := projections.State{Operation: "op_1", Phase: projections.PhaseResultTimedOut, Reason: projections.ReasonResultDeadline}
+	s.Job.ID, s.Pace.Failures = "j-1", 40
+	s.Problem = projections.Problem{Class: events.ErrorUnauthorized, Message: "words of the provider"}
+	n := Of(s)
+	if n.Problem != events.ErrorUnauthorized || n.Cause != "the last 40 status reads failed: not authorised" {
+		t.Errorf("%+v", n)
+	}
+	if line := fmt.Sprint(n.attributes()...); !strings.Contains(line, n.Cause) || strings.Contains(line+string(n.document()), "words of") {
+		t.Errorf("%s\n%s", line, n.document())
+	}
+	s.Problem = projections.Problem{}
+	if text := string(Of(s).document()); strings.Contains(text, "problem") || strings.Contains(text, "cause") {
+		t.Error(text)
+	}
+}

@@ -72,6 +72,57 @@ func TestBodiesOfProviders(t *testing.T) {
 	}
 }
 
+// However little an answer says, what failed has a cause in words: the status at
+// least.
+func TestNoFailureIsWithoutACause(t *testing.T) {
+	cause := func(t *testing.T, call events.Call, status int) {
+		t.Helper()
+		if call.Class == events.ErrorNone || !strings.Contains(call.Message, fmt.Sprintf("answered %d", status)) {
+			t.Errorf("class %q, message %q", call.Class, call.Message)
+		}
+	}
+	for _, answer := range []struct {
+		status int
+		body   string
+	}{{401, ""}, {403, " \n"}, {302, ""}, {400, "{}"}, {500, ""}, {503, `{"up": false}`}} {
+		bubble(t, fmt.Sprintf("status read, %d %q", answer.status, answer.body), func(t *testing.T) {
+			h := newHouse(t, changes{})
+			h.accept()
+			time.Sleep(2 * time.Second)
+			h.caller.then(says(answer.status, answer.body))
+			h.attend()
+			cause(t, last[*events.ObservationFailed](h).Call, answer.status)
+		})
+	}
+	for _, status := range []int{204, 302, 307, 500} {
+		bubble(t, fmt.Sprintf("create, %d", status), func(t *testing.T) {
+			h := newHouse(t, changes{contract: "example-ask"})
+			h.caller.then(says(status, ""))
+			h.attend()
+			f := last[*events.CreateAnswered](h)
+			if f.Outcome != events.CreateAmbiguous {
+				t.Error(f.Outcome)
+			}
+			cause(t, f.Call, status)
+			if p := h.state().Problem; p.Message != f.Message || p.Class != f.Class {
+				t.Errorf("the operation shows %+v", p)
+			}
+		})
+	}
+	bubble(t, "look-up, 403", func(t *testing.T) {
+		h := newHouse(t, changes{contract: "example-lookup"})
+		h.caller.then(breaks(outbound.Reset, outbound.SentUnknown))
+		h.attend()
+		h.caller.then(says(403, ""))
+		due := h.due()
+		time.Sleep(time.Until(due.at))
+		if err := h.poller.Attend(t.Context(), due); err != nil {
+			t.Fatal(err)
+		}
+		cause(t, last[*events.LookupAnswered](h).Call, 403)
+	})
+}
+
 // lookedFor makes an operation whose create was lost and looks it up once.
 func lookedFor(t *testing.T, c changes, pages ...string) (*house, *events.LookupAnswered) {
 	t.Helper()

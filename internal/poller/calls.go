@@ -1,6 +1,7 @@
 package poller
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -285,6 +286,7 @@ func traceparent(trace, call string) string {
 // poll, the digest must do, or a long job would fill the disk.
 func (p *Poller) call(ctx context.Context, s projections.State, asOf uint64, a outbound.Answer, reading contract.Failure, news bool) (events.Call, error) {
 	p.heard(s, a, reading)
+	reading = worded(reading, a)
 	call := events.Call{
 		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)),
 		Class: reading.Class, Code: reading.Code, Message: message(reading), RetryAt: reading.RetryAt,
@@ -332,6 +334,24 @@ func message(f contract.Failure) string {
 		detail = httprule.Excerpt([]byte(detail), messageLimit/2) + ": "
 		return detail + httprule.Excerpt([]byte(f.Message), messageLimit-len(detail))
 	}
+}
+
+// worded gives a failure that has no words the few that can be said of its
+// answer, so that none is without a cause.
+func worded(f contract.Failure, a outbound.Answer) contract.Failure {
+	if f.Class == events.ErrorNone || f.Code != "" || f.Message != "" || f.Detail != "" || f.Cut != "" {
+		return f
+	}
+	f.Detail = fmt.Sprintf("answered %d", a.Status)
+	if a.Status/100 == 3 {
+		f.Detail += ", a redirect that was not followed"
+	}
+	if len(bytes.TrimSpace(a.Body)) == 0 {
+		f.Detail += ", with an empty body"
+	} else {
+		f.Detail += ", with a body in which the contract finds no code and no message"
+	}
+	return f
 }
 
 // requestID is the provider's own name of the exchange, if it gave one.
@@ -851,6 +871,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 	}
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
 		result := r.Body
+		r.Failure = worded(r.Failure, answer)
 		answer.Body = nil // the result itself, or not one: its words are in the reading
 		call, err := p.call(ctx, s, asOf, answer, r.Failure, true)
 		if err != nil {

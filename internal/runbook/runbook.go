@@ -122,18 +122,18 @@ func (r Rest) steps(s projections.State) []step {
 	case projections.PhaseResultTimedOut:
 		cancel := run("cancel")
 		cancel.When, cancel.Command = "It is not wanted any more", cancel.Command+" --why '...'"
-		return []step{run("get"), decide("It is only slow", events.DecideResume, ""), cancel, abandon("Nobody cares")}
+		return []step{run("get"), decide(again(s, "It is only slow"), events.DecideResume, ""), cancel, abandon("Nobody cares")}
 	case projections.PhaseCancellationUnconfirmed:
 		return []step{
-			run("timeline"), decide("Look once more and follow it", events.DecideResume, ""),
+			run("timeline"), decide(again(s, "Look once more and follow it"), events.DecideResume, ""),
 			cancelled(consoleCancelled), abandon("It does not matter"),
 		}
 	case projections.PhaseResultUnavailable:
-		again := decide("The cause is repaired", events.DecideRetryCollection, "")
+		retry := decide(again(s, "The cause is repaired"), events.DecideRetryCollection, "")
 		if s.Reason == projections.ReasonResultLost {
-			again.When = "The provider still has it, though it may be read once only"
+			retry.When = "The provider still has it, though it may be read once only"
 		}
-		return []step{run("timeline"), again, abandon("The provider does not have it any more")}
+		return []step{run("timeline"), retry, abandon("The provider does not have it any more")}
 	case projections.PhaseResultValidationFailed:
 		return []step{
 			run("get"), decide("It was cut off or came too early", events.DecideRetryCollection, ""),
@@ -167,6 +167,19 @@ func (r Rest) steps(s projections.State) []step {
 		}
 	}
 	return []step{run("timeline")}
+}
+
+// again is when to look again: where reads failed, the job may be as slow as it
+// likes, what made them fail comes first.
+func again(s projections.State, otherwise string) string {
+	trouble, some := TroubleOf(s)
+	switch {
+	case !some:
+		return otherwise
+	case trouble.Class == events.ErrorUnauthorized, trouble.Class == events.ErrorNoCredential:
+		return "There is a valid credential behind " + s.Intent.Provider + "/" + s.Intent.Account + " again (" + trouble.Words + ")"
+	}
+	return "What made it fail is repaired (" + trouble.Words + ")"
 }
 
 // jobSource says where the id of a job to adopt comes from. Candidates are named

@@ -1,6 +1,7 @@
 package cases_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -159,6 +160,9 @@ func TestFC16Unauthorised(t *testing.T) {
 		}
 		want(t, "reason", op.Reason, "result_deadline")
 		want(t, "why", op.Problem.Class, "unauthorized")
+		if !strings.Contains(op.Because, "not authorised") {
+			t.Errorf("the reason for people is %q", op.Because)
+		}
 		refused(t, h, op.ID, "403")
 		want(t, "terminal", op.Terminal, false)
 		invariants(t, h, op.ID)
