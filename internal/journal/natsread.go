@@ -25,6 +25,8 @@ const (
 	readCome    = time.Second // in which a message comes that the server has for us
 )
 
+const everything = ">" // as a filter
+
 // natsCursor reads through a consumer without acknowledgements. Such a
 // consumer does not say when a message was lost on the way, so its own count
 // is checked on every message, and an idle cursor asks the leader.
@@ -193,8 +195,12 @@ func (c *natsCursor) pull(ctx context.Context) error {
 	if c.consumer == nil {
 		ctx, cancel := context.WithTimeout(ctx, answerLimit)
 		defer cancel()
+		filter := c.filter
+		if filter == everything { // the server then compares none
+			filter = ""
+		}
 		consumer, err := c.store.js.CreateConsumer(ctx, string(c.stream), jetstream.ConsumerConfig{
-			FilterSubject:     c.filter,
+			FilterSubject:     filter,
 			DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 			OptStartSeq:       c.next,
 			AckPolicy:         jetstream.AckNonePolicy,

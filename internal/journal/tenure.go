@@ -210,6 +210,41 @@ func (t *Tenure) Facts(ctx context.Context) (*Facts, error) {
 	return &Facts{c}, nil
 }
 
+// Ahead is the ledger sequence of the partition's first fact that is not in the
+// history; 0 if there is none.
+func (t *Tenure) Ahead(ctx context.Context) (uint64, error) {
+	m, err := t.j.store.Next(ctx, Ledger, "facts."+segment+"."+t.partition+".*", t.position+1)
+	if err != nil && !errors.Is(err, ErrNoMessage) {
+		return 0, fmt.Errorf("read facts of partition %s: %w", t.partition, err)
+	}
+	return m.Sequence, nil
+}
+
+// AllFacts reads the facts of all partitions from a sequence on.
+func (j *Journal) AllFacts(ctx context.Context, from uint64) (*Facts, error) {
+	c, err := j.store.Read(ctx, Ledger, ">", from)
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	return &Facts{c}, nil
+}
+
+// StoredFact is a fact that is yet to be decoded.
+type StoredFact struct{ m Message }
+
+// Partition is the name of its partition.
+func (f StoredFact) Partition() string {
+	rest := strings.TrimPrefix(f.m.Subject, "facts."+segment+".")
+	name, _, _ := strings.Cut(rest, ".")
+	return name
+}
+
+// Sequence is its place in the ledger.
+func (f StoredFact) Sequence() uint64 { return f.m.Sequence }
+
+// Entry decodes it.
+func (f StoredFact) Entry() projections.Entry { return entry(f.m) }
+
 // Facts walks a partition's facts in ledger order.
 type Facts struct{ cursor Cursor }
 
@@ -222,6 +257,12 @@ func (f *Facts) Next(ctx context.Context, wait time.Duration) (projections.Entry
 		return projections.Entry{}, err
 	}
 	return entry(m), nil
+}
+
+// NextStored is Next without decoding.
+func (f *Facts) NextStored(ctx context.Context, wait time.Duration) (StoredFact, error) {
+	m, err := f.cursor.Next(ctx, wait)
+	return StoredFact{m}, err
 }
 
 // Close ends the reading.

@@ -125,6 +125,7 @@ const grace = 90 * time.Second
 type Projector struct {
 	cfg    Config
 	rounds rounds
+	feed   *feed // set by Run
 }
 
 // New makes a Projector.
@@ -150,11 +151,14 @@ func (p *Projector) Run(ctx context.Context, partitions []int, ready func()) err
 	group, ctx := errgroup.WithContext(ctx)
 	defer p.rounds.reading.Wait()
 	p.rounds.expect(len(partitions))
+	p.feed = newFeed(partitions)
+	p.rounds.reading.Go(func() { p.feed.lead(ctx, p.cfg.Journal, p.cfg.Clock) })
 	for _, partition := range partitions {
 		group.Go(func() error {
 			behind := true
 			err := p.partition(ctx, partition, func() { behind = false; caught <- struct{}{} })
 			p.rounds.expect(-1)
+			p.feed.come(journal.PartitionName(partition), 0) // if it never came
 			switch {
 			case ctx.Err() != nil:
 				return nil
@@ -213,6 +217,11 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 		return err
 	}
 	defer w.Close()
+	from, err := t.Ahead(ctx)
+	if err != nil {
+		return err
+	}
+	w.fed = p.feed.come(t.Partition(), from)
 	// With timers nobody waits for wake-ups, and whose leases they have is no matter.
 	orphans := p.cfg.Alone && p.cfg.Timers == nil
 	for {
@@ -251,6 +260,7 @@ type Work struct {
 	p      *Projector
 	tenure *journal.Tenure
 	facts  *journal.Facts
+	fed    *fed           // by whom facts come first; nil: by nobody
 	board  *journal.Slate // what the process knows of the partition
 
 	// standing holds for when the wake-up of an operation is set that this tenure
@@ -285,6 +295,7 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 // Close takes the partition's states off the board and lets go of what the store
 // holds for the work.
 func (w *Work) Close() {
+	w.leaveFeed()
 	w.board.Close()
 	if w.p.cfg.Timers != nil {
 		w.p.cfg.Timers.Left(w.tenure.Number())

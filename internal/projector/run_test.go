@@ -3,7 +3,9 @@ package projector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,4 +216,64 @@ func TestRecordedButUnanswered(t *testing.T) {
 		}
 		same(t, h.take(), "cancel wake."+ops[0], "record "+ops[0])
 	})
+}
+
+// At the start the partitions that have something to catch up with read the ledger
+// together, once, and go on by themselves.
+func TestPartitionsCatchUpTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t)
+		store := &readers{Store: h.store}
+		h.journal = journal.New(journal.Options{Store: store, Now: time.Now, Sleep: clock{}.Sleep, NewID: h.id})
+		var ops []string
+		for i := range 40 {
+			op := fmt.Sprintf("op_%d", i)
+			ops = append(ops, op)
+			h.create(op)
+		}
+		for _, op := range ops {
+			h.put(op, &events.TagsChanged{Who: "alice"})
+		}
+		all := make([]int, journal.Partitions)
+		for i := range all {
+			all[i] = i
+		}
+		ready := false
+		stop := h.running(h.projector(), all, func() { ready = true })
+		synctest.Wait()
+		if !ready {
+			t.Fatal("not ready")
+		}
+		if n := store.all.Load(); n != 1 {
+			t.Errorf("the ledger was read %d times as a whole, want once", n)
+		}
+		for _, op := range ops {
+			if r, err := h.journal.Recorded(t.Context(), op); err != nil || r.State.Facts != 2 {
+				t.Errorf("%s: %d facts, %v", op, r.State.Facts, err)
+			}
+			h.put(op, &events.TagsChanged{Who: "bob"})
+		}
+		synctest.Wait()
+		for _, op := range ops {
+			if r, err := h.journal.Recorded(t.Context(), op); err != nil || r.State.Facts != 3 {
+				t.Errorf("%s: %d facts, %v", op, r.State.Facts, err)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// readers counts who reads the ledger as a whole.
+type readers struct {
+	journal.Store
+	all atomic.Int64
+}
+
+func (r *readers) Read(ctx context.Context, s journal.Stream, subject string, from uint64) (journal.Cursor, error) {
+	if s == journal.Ledger && subject == ">" {
+		r.all.Add(1)
+	}
+	return r.Store.Read(ctx, s, subject, from)
 }

@@ -24,7 +24,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	if err := w.release(ctx); err != nil {
 		return false, err
 	}
-	first, err := w.facts.Next(ctx, w.patience(wait))
+	first, err := w.next(ctx, w.patience(wait))
 	switch {
 	case errors.Is(err, journal.ErrNoMessage):
 		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{}) // it has caught up, if it had to
@@ -39,7 +39,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	}
 	entries := append(make([]projections.Entry, 0, most), first)
 	for len(entries) < most {
-		e, err := w.facts.Next(ctx, -1)
+		e, err := w.next(ctx, -1)
 		if err != nil {
 			break // there is none, or the next step meets the error
 		}
