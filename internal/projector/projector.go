@@ -240,6 +240,9 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 			(*caught)()
 			*caught = nil
 		}
+		if !w.compared {
+			continue
+		}
 		for end := began.Add(p.cfg.Sweep); ; {
 			left := end.Sub(p.cfg.Clock.Now())
 			if left <= 0 {
@@ -277,7 +280,11 @@ type Work struct {
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
 
-	counted bool // by this tenure, whose first sweep has ended
+	counted  bool // by this tenure, whose first sweep has ended
+	compared bool // all names and wake-ups, by a sweep of this tenure
+	// since holds by operation what moved since the sweep under way began; nil: none
+	// is.
+	since map[string]*since
 }
 
 // Open starts work where the partition's last history record stands.

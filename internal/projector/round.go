@@ -24,7 +24,7 @@ const (
 
 // rounds lets the partitions of a process sweep together: WAKEUPS, INDEX and
 // HISTORY are then read once for all of them. What is read began after each
-// one's tenure, and none of them projects anything until it has swept.
+// one's tenure, and of what moves meanwhile no wake-up is compared.
 type rounds struct {
 	mu       sync.Mutex // guards everything below
 	expected int        // partitions that come to each round; 0: not known
@@ -43,6 +43,8 @@ type member struct {
 	began   time.Time
 	failed  error
 	ready   chan struct{} // closed when those three are set
+	narrow  bool          // as all ask for; set before ready is closed
+	behind  int           // operations that it caught up with
 	records chan journal.StateRecord
 	gone    chan struct{} // closed when nobody listens any more
 	err     error         // set before records is closed
@@ -65,9 +67,9 @@ func (s *rounds) fullLocked() {
 
 // join takes part in the next round. The member's walk must be done, or leave
 // called.
-func (p *Projector) join(ctx context.Context, partition string) *member {
+func (p *Projector) join(ctx context.Context, partition string, narrow bool, behind int) *member {
 	s := &p.rounds
-	m := &member{ready: make(chan struct{}), records: make(chan journal.StateRecord, roundAhead), gone: make(chan struct{})}
+	m := &member{narrow: narrow, behind: behind, ready: make(chan struct{}), records: make(chan journal.StateRecord, roundAhead), gone: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.open
@@ -105,13 +107,23 @@ func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
 	}
 	p.rounds.mu.Unlock()
 	began := p.cfg.Clock.Now()
-	survey, err := p.cfg.Journal.Survey(ctx)
-	if err == nil && survey != nil {
+	narrow, behind := true, 0
+	for _, m := range r.members {
+		narrow = narrow && m.narrow
+		behind += m.behind
+	}
+	narrow = narrow && behind <= narrowMost
+	var survey *journal.Survey
+	var err error
+	if !narrow {
+		survey, err = p.cfg.Journal.Survey(ctx)
+	}
+	if err == nil {
 		// Where nothing is parked, nobody asks for one name after the other.
 		_, err = p.cfg.Journal.Parked(ctx, "", "")
 	}
 	for _, m := range r.members {
-		m.survey, m.began, m.failed = survey, began, err
+		m.survey, m.began, m.failed, m.narrow = survey, began, err, narrow
 		close(m.ready)
 	}
 	filters := []string{"*"}
@@ -119,7 +131,7 @@ func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
 		filters = slices.Sorted(maps.Keys(r.members))
 	}
 	for _, filter := range filters {
-		if err != nil || survey == nil { // then each asks for its own
+		if err != nil || survey == nil && !narrow { // then each asks for its own
 			break
 		}
 		err = p.cfg.Journal.AllStates(ctx, filter, func(partition string, record journal.StateRecord) error {

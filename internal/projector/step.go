@@ -161,6 +161,14 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 		w.stand(wake.Operation, wake.At)
 	}
 	for _, m := range moves {
+		if w.since != nil {
+			moved := w.since[m.after.Operation]
+			if moved == nil {
+				moved = &since{before: standing(m.before)}
+				w.since[m.after.Operation] = moved
+			}
+			moved.after = standing(m.after)
+		}
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), m.before, m.after)
 		w.rest(m.after)
 	}

@@ -19,6 +19,12 @@ const (
 	sweepAtOnce = 64
 	// namesAtOnce operations of a partition have their names compared at once.
 	namesAtOnce = 8
+	// sweepStep is how long a partition waits for its next fact before it asks
+	// whether the round that it waits for has been read.
+	sweepStep = 20 * time.Millisecond
+	// narrowMost is how many operations a process may have caught up with for a
+	// narrow sweep; with more a survey saves effort.
+	narrowMost = 1000
 )
 
 // Sweep compares the partition's operations with their wake-ups and index
@@ -27,49 +33,104 @@ const (
 // leased or running. The entries of operations that have ended are looked at in
 // the first sweep of a tenure. A wake-up that is leased counts as present,
 // unless orphans says that leases are nobody's.
+//
+// Between the operations it projects what comes meanwhile, once the tenure was
+// swept before; of what moves so only the names are compared.
 func (w *Work) Sweep(ctx context.Context, orphans bool) error {
+	w.since = map[string]*since{}
 	survey, err := w.p.cfg.Journal.Survey(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), err)
 	}
-	return w.sweepAll(ctx, survey, w.tenure.States(ctx), orphans, 1)
+	return w.sweepAll(ctx, comparing{survey: survey, orphans: orphans, atOnce: 1}, w.tenure.States(ctx))
+}
+
+// Begin is the narrow first sweep where the process has timers, of this partition
+// alone. A Sweep follows it.
+func (w *Work) Begin(ctx context.Context) error {
+	return w.sweepAll(ctx, comparing{narrow: true, atOnce: 1}, w.tenure.States(ctx))
 }
 
 // sweepTogether is Sweep in a round with the other partitions of this process. It
 // says when the round began.
 func (w *Work) sweepTogether(ctx context.Context, orphans bool) (began time.Time, err error) {
-	m := w.p.join(ctx, w.tenure.Partition())
+	w.since = map[string]*since{}
+	behind := len(w.own) + len(w.standing)
+	m := w.p.join(ctx, w.tenure.Partition(), !w.counted && w.p.cfg.Timers != nil, behind)
 	defer m.leave()
-	select {
-	case <-m.ready:
-	case <-ctx.Done():
-		return began, ctx.Err()
+	for waiting := true; waiting; {
+		if w.counted {
+			select {
+			case <-m.ready:
+				waiting = false
+			default:
+				if _, err := w.Step(ctx, sweepStep); err != nil {
+					return began, err
+				}
+			}
+			continue
+		}
+		select {
+		case <-m.ready:
+			waiting = false
+		case <-ctx.Done():
+			return began, ctx.Err()
+		}
 	}
 	if m.failed != nil {
 		return began, fmt.Errorf("sweep partition %s: %w", w.tenure.Partition(), m.failed)
 	}
 	states := m.walk
-	if m.survey == nil {
+	if m.survey == nil && !m.narrow {
 		states = w.tenure.States(ctx)
 	}
-	return m.began, w.sweepAll(ctx, m.survey, states, orphans, namesAtOnce)
+	return m.began, w.sweepAll(ctx, comparing{m.survey, orphans, m.narrow, namesAtOnce}, states)
 }
 
-// sweepAll compares all states, and the names of several operations at once if
-// names is above 1.
-func (w *Work) sweepAll(ctx context.Context, survey *journal.Survey, states iter.Seq2[projections.State, error], orphans bool, names int) error {
+// comparing is with what a sweep compares states.
+type comparing struct {
+	survey  *journal.Survey
+	orphans bool
+	// narrow is the first sweep of a process with timers: it tells them of all
+	// operations, and compares those alone that were caught up with. The sweep
+	// behind it compares the others.
+	narrow bool
+	atOnce int // operations whose names are compared at once
+}
+
+// since is an operation that moved while a sweep was under way.
+type since struct {
+	before, after Standing // before is without a phase if it is new
+	met           bool     // by the sweep, since it moved
+}
+
+// sweepAll compares all states.
+func (w *Work) sweepAll(ctx context.Context, c comparing, states iter.Seq2[projections.State, error]) error {
 	w.caught = recent{}
-	defer func() { w.own = map[string]string{} }()
+	defer func() { w.own, w.since = map[string]string{}, nil }()
 	open := map[Standing]int{}
 	list := make([]projections.State, 0, sweepAtOnce)
 	some := func() error {
-		if err := w.reindexAll(ctx, list, survey, names); err != nil {
+		if w.counted {
+			for {
+				if more, err := w.Step(ctx, -1); err != nil {
+					return err
+				} else if !more {
+					break
+				}
+			}
+		}
+		if err := w.reindexAll(ctx, list, c); err != nil {
 			return err
 		}
-		if err := w.sweepSome(ctx, list, survey, orphans); err != nil {
+		if err := w.sweepSome(ctx, list, c); err != nil {
 			return err
 		}
 		for _, s := range list {
+			if moved := w.since[s.Operation]; moved != nil {
+				moved.met = true
+				continue
+			}
 			w.rest(s)
 			if s.Phase.Stopped() {
 				w.p.cfg.Observe.Stopped(s, false)
@@ -95,32 +156,39 @@ func (w *Work) sweepAll(ctx context.Context, survey *journal.Survey, states iter
 	if err := some(); err != nil {
 		return err
 	}
-	// Nothing of the partition was recorded meanwhile: this goroutine would have
-	// done it.
+	for _, moved := range w.since {
+		if !moved.met && moved.before.Phase != "" && !moved.before.Phase.Terminal() {
+			open[moved.before]-- // it was counted there
+		}
+		if !moved.after.Phase.Terminal() {
+			open[moved.after]++
+		}
+	}
 	w.p.cfg.Observe.Counted(w.tenure.Partition(), open)
 	w.counted = true
+	w.compared = w.compared || !c.narrow
 	return w.sweepParked(ctx)
 }
 
 // reindexAll compares the names of operations, those of ended ones in the
 // tenure's first sweep.
-func (w *Work) reindexAll(ctx context.Context, list []projections.State, survey *journal.Survey, atOnce int) error {
+func (w *Work) reindexAll(ctx context.Context, list []projections.State, c comparing) error {
 	one := func(ctx context.Context, s projections.State) error {
-		if err := w.reindex(ctx, s, survey); err != nil {
+		if err := w.reindex(ctx, s, c.survey); err != nil {
 			return fmt.Errorf("sweep %s: %w", s.Operation, err)
 		}
 		return nil
 	}
 	group, within := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(c.atOnce)
 	for _, s := range list {
 		switch {
-		case s.Rulebook() > projections.Rules, w.counted && s.Phase.Terminal():
-		case atOnce <= 1:
+		case s.Rulebook() > projections.Rules, w.compared && s.Phase.Terminal(), c.narrow && !w.moved(s):
+		case c.atOnce <= 1:
 			if err := one(ctx, s); err != nil {
 				return err
 			}
-		case w.moved(s) || !surveyed(s, survey):
+		case w.moved(s) || !surveyed(s, c.survey):
 			group.Go(func() error { return one(within, s) })
 		}
 	}
@@ -128,13 +196,13 @@ func (w *Work) reindexAll(ctx context.Context, list []projections.State, survey 
 }
 
 // sweepSome compares operations, whose names are written, with their wake-ups.
-func (w *Work) sweepSome(ctx context.Context, states []projections.State, survey *journal.Survey, orphans bool) error {
+func (w *Work) sweepSome(ctx context.Context, states []projections.State, c comparing) error {
 	var list []journal.Wake
 	for _, s := range states {
-		if s.Rulebook() > projections.Rules {
+		if s.Rulebook() > projections.Rules || w.since[s.Operation] != nil {
 			continue
 		}
-		wake, err := w.sweep(ctx, s, survey, orphans)
+		wake, err := w.sweep(ctx, s, c)
 		if err != nil {
 			return fmt.Errorf("sweep %s: %w", s.Operation, err)
 		}
@@ -152,13 +220,13 @@ func (w *Work) sweepSome(ctx context.Context, states []projections.State, survey
 }
 
 // sweep gives the wake-up that an operation lacks, nil if none.
-func (w *Work) sweep(ctx context.Context, s projections.State, survey *journal.Survey, orphans bool) (*journal.Wake, error) {
+func (w *Work) sweep(ctx context.Context, s projections.State, c comparing) (*journal.Wake, error) {
 	if kind, attempt := s.OpenAttempt(); attempt != nil && w.p.cfg.Gone(attempt.Owner) {
 		// Nobody can answer it any more, so nobody need wait for its end.
 		return nil, w.append(ctx, s, workflow.Presume(s, kind, attempt, true))
 	}
 	if s.NextLook.IsZero() {
-		if _, pending := survey.Wake(s.Operation); !pending || w.counted {
+		if _, pending := c.survey.Wake(s.Operation); !pending || w.compared {
 			return nil, nil
 		}
 		// The tenure that recorded this state did not cancel it, perhaps.
@@ -166,10 +234,13 @@ func (w *Work) sweep(ctx context.Context, s projections.State, survey *journal.S
 		return &wake, nil
 	}
 	w.due(s)
+	if c.narrow && !w.moved(s) {
+		return nil, nil
+	}
 	// What a worker acknowledges by a state that was caught up with is written anew,
 	// whatever is still to be seen of it.
-	if !w.moved(s) && (!orphans || s.NextLook.After(w.p.cfg.Clock.Now())) {
-		if pending, ok := survey.Wake(s.Operation); ok && w.newest(s.Operation, pending.At) && w.stands(pending.At, s.NextLook) {
+	if !w.moved(s) && (!c.orphans || s.NextLook.After(w.p.cfg.Clock.Now())) {
+		if pending, ok := c.survey.Wake(s.Operation); ok && w.newest(s.Operation, pending.At) && w.stands(pending.At, s.NextLook) {
 			w.stand(s.Operation, pending.At)
 			return nil, nil
 		}

@@ -303,6 +303,11 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 		if busy {
 			continue
 		}
+		if a.p.timers != nil && !a.swept {
+			if err := work.Begin(ctx); err != nil {
+				return err
+			}
+		}
 		if err := work.Sweep(ctx, !w.cfg.Cluster && *first && a.p.timers == nil); err != nil {
 			return err
 		}
