@@ -25,7 +25,8 @@ type access struct{ address, url string }
 const administering = `"$JS.API.STREAM.CREATE.>", "$JS.API.STREAM.UPDATE.>", "$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.PURGE.>",
         "$JS.API.STREAM.MSG.DELETE.>", "$JS.API.STREAM.RESTORE.>", "$JS.API.STREAM.SNAPSHOT.>", "$JS.API.STREAM.PEER.>", "$JS.API.ACCOUNT.>"`
 
-// makeAccess writes a certificate, two users and the server's configuration.
+// makeAccess writes certificates of the server and of its clients, two users and the
+// server's configuration.
 func makeAccess(t testing.TB, dir string) access {
 	t.Helper()
 	must := func(err error) {
@@ -40,7 +41,7 @@ func makeAccess(t testing.TB, dir string) access {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fleet"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	must(err)
@@ -48,6 +49,17 @@ func makeAccess(t testing.TB, dir string) access {
 	must(err)
 	write("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
 	write("server.key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}))
+	ours, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	client, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "client"}, NotBefore: template.NotBefore, NotAfter: template.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, template, &ours.PublicKey, key)
+	must(err)
+	private, err = x509.MarshalECPrivateKey(ours)
+	must(err)
+	write("client.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: client}))
+	write("client.key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}))
 	user := func(name string) string {
 		pair, err := nkeys.CreateUser()
 		must(err)
@@ -69,11 +81,11 @@ func makeAccess(t testing.TB, dir string) access {
 server_name: fleet
 max_payload: 2097152
 jetstream { store_dir: %q }
-tls { cert_file: %q, key_file: %q }
+tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }
 authorization { users: [
   { nkey: %q }
   { nkey: %q, permissions: { publish: { deny: [%s] } } }
 ] }
-`, a.address, filepath.Join(dir, "nats"), filepath.Join(dir, "ca.pem"), filepath.Join(dir, "server.key"), user("admin"), user("role"), administering))
+`, a.address, filepath.Join(dir, "nats"), filepath.Join(dir, "ca.pem"), filepath.Join(dir, "server.key"), filepath.Join(dir, "ca.pem"), user("admin"), user("role"), administering))
 	return a
 }

@@ -30,6 +30,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/simulator"
@@ -169,7 +172,10 @@ func (f *Fleet) contract(waits []string) {
 
 // store are the flags for the server, as that user.
 func (f *Fleet) store(user string) []string {
-	return []string{"--nats", f.files.url, "--nats-ca", f.path("ca.pem"), "--nats-creds", f.path(user + ".nk")}
+	return []string{
+		"--nats", f.files.url, "--nats-ca", f.path("ca.pem"), "--nats-creds", f.path(user + ".nk"),
+		"--nats-cert", f.path("client.pem"), "--nats-key", f.path("client.key"),
+	}
 }
 
 // Provision is the command that provisions the server, as that user.
@@ -217,6 +223,44 @@ func (f *Fleet) StartServer() {
 			f.T.Fatalf("the NATS server did not start: %v\n%s", err, f.Server.Log())
 		}
 	}
+}
+
+// Administer opens the server as those who provision do, by the store's own tools.
+func (f *Fleet) Administer() jetstream.JetStream {
+	f.T.Helper()
+	seed, err := nats.NkeyOptionFromSeed(f.path("admin.nk"))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	conn, err := nats.Connect(f.files.url, seed, nats.RootCAs(f.path("ca.pem")), nats.ClientCert(f.path("client.pem"), f.path("client.key")))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	f.T.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return js
+}
+
+// Refused starts a role that must not start, and gives what it says.
+func (f *Fleet) Refused(role string) string {
+	f.T.Helper()
+	p := f.begin(role, "ready", f.Flags(role, "role")...)
+	select {
+	case <-p.ended:
+	case <-p.ready:
+		f.T.Errorf("%s is ready", role)
+		p.Kill()
+	case <-time.After(Patience):
+		f.T.Errorf("%s neither starts nor ends", role)
+		p.Kill()
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code == 0 {
+		f.T.Errorf("%s ends with 0", role)
+	}
+	return p.Log()
 }
 
 // Flags are those of a role, to be started as user.

@@ -272,8 +272,6 @@ func (d *drive) warm(ctx context.Context) error {
 
 func (d *drive) kill(ctx context.Context, what, name string) (Broken, error) {
 	b := Broken{What: what, Name: name}
-	live := d.underWay()
-	b.UnderWay = len(live)
 	at := time.Now()
 	how := []string{"kill", "--signal=KILL"}
 	if strings.HasPrefix(what, stopped) {
@@ -282,13 +280,24 @@ func (d *drive) kill(ctx context.Context, what, name string) (Broken, error) {
 	if err := d.engine(ctx, how[0], how[1], name); err != nil {
 		return b, err
 	}
+	// The engine takes its time to kill, so what counts is when the process had
+	// ended; one that was told to stop is out of order from when it was told.
+	end, err := d.finished(ctx, name)
+	if err != nil {
+		return b, err
+	}
+	if how[0] == "kill" {
+		at = end
+	}
+	live := d.underWay(end)
+	b.UnderWay = len(live)
 	for limit := at.Add(2 * roleBound); ; pause(ctx, 100*time.Millisecond) {
 		if b.Progress == 0 {
-			b.Progress = d.progress(at)
+			b.Progress = d.progress(at, end)
 		}
-		last, all := d.attended(live, at)
-		if !all && time.Since(at) > 3*time.Second {
-			d.ended(ctx, live, at)
+		last, all := d.attended(live, at, end)
+		if !all && time.Since(end) > 3*time.Second {
+			d.ended(ctx, live, end)
 		}
 		if b.Progress > 0 && all {
 			b.Attended = last
@@ -304,12 +313,13 @@ func (d *drive) kill(ctx context.Context, what, name string) (Broken, error) {
 	}
 }
 
-// underWay are the jobs that the provider made and whose result nobody has fetched.
-func (d *drive) underWay() map[string]bool {
+// underWay are the jobs that the provider had made by then and whose result nobody
+// had fetched.
+func (d *drive) underWay(by time.Time) map[string]bool {
 	live := map[string]bool{}
 	for _, r := range d.sim.Requests(simulator.Filter{}) {
 		switch {
-		case r.Job == "" || r.Done.IsZero():
+		case r.Job == "" || r.Done.IsZero() || r.Done.After(by):
 		case r.Call == simulator.Create:
 			live[r.Job] = true
 		case r.Call == simulator.Result && r.Status == http.StatusOK:
@@ -319,18 +329,19 @@ func (d *drive) underWay() map[string]bool {
 	return live
 }
 
-// progress is when the provider made a job for an operation submitted after the kill.
-func (d *drive) progress(at time.Time) float64 {
+// progress is when the provider made a job for an operation submitted after the end,
+// in seconds from at.
+func (d *drive) progress(at, end time.Time) float64 {
 	d.mu.Lock()
 	young := map[string]bool{}
 	for _, op := range d.ops {
-		if op.submitted.After(at) {
+		if op.submitted.After(end) {
 			young[fmt.Sprintf(`"correlation":"op-%d"`, op.n)] = true
 		}
 	}
 	d.mu.Unlock()
 	for _, r := range d.sim.Requests(simulator.Filter{Call: simulator.Create, Stored: true}) {
-		if r.At.Before(at) {
+		if r.At.Before(end) {
 			continue
 		}
 		for mark := range young {
@@ -342,11 +353,12 @@ func (d *drive) progress(at time.Time) float64 {
 	return 0
 }
 
-// attended is when the last of these jobs was asked about again.
-func (d *drive) attended(live map[string]bool, at time.Time) (last float64, all bool) {
+// attended is when the last of these jobs was asked about after the end, in seconds
+// from at.
+func (d *drive) attended(live map[string]bool, at, end time.Time) (last float64, all bool) {
 	seen := map[string]bool{}
 	for _, r := range d.sim.Requests(simulator.Filter{}) {
-		if r.At.After(at) && live[r.Job] && !seen[r.Job] {
+		if r.At.After(end) && live[r.Job] && !seen[r.Job] {
 			seen[r.Job] = true
 			last = max(last, seconds(r.At.Sub(at)))
 		}
@@ -445,6 +457,19 @@ func (d *drive) engine(ctx context.Context, command string, rest ...string) (err
 		return fmt.Errorf("docker %s: %w: %s", command, err, out)
 	}
 	return nil
+}
+
+// finished is when the service's container ended.
+func (d *drive) finished(ctx context.Context, name string) (time.Time, error) {
+	id, err := d.container(ctx, name)
+	if err != nil {
+		return time.Time{}, err
+	}
+	out, err := exec.CommandContext(ctx, d.o.docker, "inspect", "--format={{.State.FinishedAt}}", id).Output()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ask when %s ended: %w", name, err)
+	}
+	return time.Parse(time.RFC3339Nano, strings.TrimSpace(string(out)))
 }
 
 func (d *drive) healthy(ctx context.Context, name string) error {
