@@ -106,20 +106,81 @@ func (a *app) serve(ctx context.Context, o options, log *slog.Logger) error {
 	if o.Identity != "" || o.Keys != "" {
 		return usage("--identity and --keys go with --nats: the embedded store has both in its data directory")
 	}
-	l, err := open(ctx, o, nil, log, nil)
-	if err != nil {
-		return err
+	for {
+		l, err := open(ctx, o, nil, log, nil)
+		if err != nil {
+			return err
+		}
+		if l.newKey != "" {
+			fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
+		}
+		// Where callers and scrapers will look for it again.
+		o.Listen = l.listener.Addr().String()
+		if admin := l.setup.Config.Admin; admin != nil {
+			o.AdminListen = admin.Addr().String()
+		}
+		running, stop := context.WithCancelCause(ctx)
+		var beside sync.WaitGroup
+		beside.Go(func() { keepHeapSmall(running) })
+		beside.Go(func() { l.mend(running, o, stop) })
+		err = l.setup.Run(running, l.service, a.stdout)
+		mended := context.Cause(running) == errStoreStuck && ctx.Err() == nil //nolint:errorlint // the cause itself
+		stop(nil)
+		beside.Wait()
+		err = errors.Join(err, l.close())
+		if !mended {
+			return err
+		}
+		if err != nil { // who waits for such a store is not answered in time
+			log.WarnContext(ctx, "the run did not end in order", "error", err)
+		}
 	}
-	if l.newKey != "" {
-		fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
+}
+
+// errStoreStuck ends a run whose store stays unable to write although the disk
+// has room.
+var errStoreStuck = errors.New("the store has to be started again")
+
+const (
+	mendAfter = 5 * time.Second  // of failures while there is room
+	mendEvery = 10 * time.Second // a run lasts at least
+	// mendRoom is the free space in bytes without which a start is pointless. The
+	// reserve may be none.
+	mendRoom = 16 << 20
+)
+
+// mend ends the run with errStoreStuck when the embedded store could not write,
+// and there is room again: a server on a disk that was full stays unable to write
+// to what it had open until it is started again. What was not acknowledged is
+// judged by the same code as after a crash.
+func (l *local) mend(ctx context.Context, o options, stop context.CancelCauseFunc) {
+	clock, log := l.setup.Config.Clock, l.setup.Config.Log
+	began, stuck := clock.Now(), time.Time{}
+	for told := false; clock.Sleep(ctx, time.Second) == nil; {
+		now := clock.Now()
+		failed := l.broker.Failing()
+		free, err := disk.Free(o.Data)
+		if failed == nil {
+			stuck, told = time.Time{}, false
+			continue
+		}
+		if !told {
+			log.ErrorContext(ctx, "the store cannot write; it is started again once the disk has room", "error", failed, "free_bytes", free)
+			told = true
+		}
+		if err != nil || free < mendRoom {
+			stuck = time.Time{}
+			continue
+		}
+		if stuck.IsZero() {
+			stuck = now
+		}
+		if now.Sub(stuck) >= mendAfter && now.Sub(began) >= mendEvery {
+			log.ErrorContext(ctx, "the store still cannot write although the disk has room: it is started again", "error", failed, "free_bytes", free)
+			stop(errStoreStuck)
+			return
+		}
 	}
-	running, stop := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	beside.Go(func() { keepHeapSmall(running) })
-	err = l.setup.Run(ctx, l.service, a.stdout)
-	stop()
-	beside.Wait()
-	return errors.Join(err, l.close())
 }
 
 // local is a service and its embedded store, in this process.
@@ -218,7 +279,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		return nil, err
 	}
 	config.Store, config.Check, config.StoreTime, config.Sync = l.nats, l.nats.Check, l.nats.Time, o.Sync
-	config.Gone, config.Alone, config.Local = l.broker.Gone, true, true
+	config.Gone, config.Alone, config.Local, config.Failing = l.broker.Gone, true, true, l.broker.Failing
 	config.DiskReserve = reserve
 	if o.DiskReserve != "" {
 		config.FreeSpace = func() (uint64, error) { return disk.Free(o.Data) }

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -220,6 +221,18 @@ func (b *Broker) BatchFsyncs() uint64 {
 		return 1
 	}
 	return batchSyncs
+}
+
+// Failing says why the server can write to a stream no more, as after its disk
+// was full; nil if it can, or has not tried. A server stays so until it is started
+// again, and does not answer writers meanwhile.
+func (b *Broker) Failing() error {
+	for _, e := range b.server.Healthz(&server.HealthzOptions{Details: true}).Errors {
+		if strings.Contains(e.Error, "write error") {
+			return errors.New(e.Error)
+		}
+	}
+	return nil
 }
 
 // Stop ends the server, notes that this run ended in order, and lets go of the

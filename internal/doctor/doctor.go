@@ -107,6 +107,8 @@ type Config struct {
 	// Streams says what of the streams is not as provisioned; nil where nothing
 	// can tell.
 	Streams func(ctx context.Context) error
+	// Failing says why the store can write no more; nil where that cannot be asked.
+	Failing func() error
 	// Disk says how much is free where the store writes, below what nothing new is
 	// begun, and whether that is reached. Nil where nobody looks.
 	Disk func() (free, least uint64, low bool, err error)
@@ -193,6 +195,12 @@ func (v *visit) durability() {
 }
 
 func (v *visit) streams() {
+	if v.d.cfg.Failing != nil {
+		if err := v.d.cfg.Failing(); err != nil {
+			v.add("store", "", Fail, "it can write no more: "+err.Error(),
+				"make room where the data directory is, or see what is wrong with the disk: the service starts the store again when there is room")
+		}
+	}
 	if v.d.cfg.Streams == nil {
 		v.add("streams", "", Unseen, "not verifiable: nothing here can read their configuration")
 		return
@@ -234,7 +242,7 @@ func (v *visit) disk() {
 	seen := fmt.Sprintf("%d MiB are free, the reserve is %d MiB", free>>20, least>>20)
 	switch {
 	case low:
-		v.add("disk", "", Fail, seen+": new operations are refused and no create is sent, everything else goes on", "make room where the data directory is")
+		v.add("disk", "", Fail, seen+": new operations are refused and no create is sent, everything else goes on while there is any room", "make room where the data directory is")
 	case err != nil:
 		v.add("disk", "", Warn, seen+" when last asked, since then it could not be: "+err.Error())
 	case free < 2*least:

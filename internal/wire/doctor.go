@@ -20,7 +20,7 @@ func (s *Service) Doctor() *doctor.Doctor {
 		Disk:  room,
 		Build: s.cfg.Build, Now: s.cfg.Clock.Now, Journal: s.journal,
 		Call: s.clocks.Through(s.outbound), Clocks: s.clocks,
-		Sync: s.cfg.Sync, Streams: s.cfg.Check, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,
+		Sync: s.cfg.Sync, Streams: s.cfg.Check, Failing: s.cfg.Failing, StoreTime: s.cfg.StoreTime, ClockDifference: s.cfg.ClockDifference,
 		Contract: s.catalogue.Contract,
 		CredentialsFile: func() (problem string, since, writing time.Time) {
 			status := s.Credentials()

@@ -70,8 +70,16 @@ func (s *Service) watchRoles() {
 func (s *Service) checks() []telemetry.Check {
 	list := []telemetry.Check{
 		{
-			Name: "store", Required: true, Do: "The store does not answer. See the log; is the disk full, slow or gone?",
-			Look: func(ctx context.Context) error { _, _, err := s.journal.LedgerTime(ctx); return err },
+			Name: "store", Required: true, Do: "The store does not answer, or cannot write. See the log; is the disk full, slow or gone?",
+			Look: func(ctx context.Context) error {
+				if s.cfg.Failing != nil {
+					if err := s.cfg.Failing(); err != nil {
+						return err
+					}
+				}
+				_, _, err := s.journal.LedgerTime(ctx)
+				return err
+			},
 		},
 		{
 			Name: "streams", Required: true, Do: "A stream is not as it was provisioned, or could not be compared. The log names the setting to put back; until then no call with side effects is made.",
@@ -134,7 +142,7 @@ func (s *Service) checks() []telemetry.Check {
 	}
 	if s.reserve != nil {
 		list = append(list, telemetry.Check{
-			Name: "disk", Do: "Less is free than the reserve: make room where the data directory is. Until then new operations are refused and no create is sent; everything else goes on.",
+			Name: "disk", Do: "Less is free than the reserve: make room where the data directory is. Until then new operations are refused and no create is sent; everything else goes on while there is any room.",
 			Look: func(context.Context) error {
 				free, err := s.reserve.Free()
 				if s.reserve.Low() {

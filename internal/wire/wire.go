@@ -129,6 +129,8 @@ type Config struct {
 	// Fsyncs is how often the store asked the disk to keep what callers wait for;
 	// nil where it cannot be known.
 	Fsyncs func() uint64
+	// Failing says why the store can write no more; nil where that cannot be asked.
+	Failing func() error
 	// StoreTime is the store's clock as it is now; nil where it cannot be asked.
 	StoreTime func(ctx context.Context) (time.Time, error)
 
