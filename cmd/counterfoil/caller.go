@@ -148,7 +148,11 @@ func saying(j *client.Job) string {
 	if j.RemoteState == "" {
 		return ", the provider has said nothing yet"
 	}
-	return fmt.Sprintf(", the provider says %q", j.RemoteState)
+	text := fmt.Sprintf(", the provider says %q", j.RemoteState)
+	if j.Class == "unknown" {
+		text += ", and the contract does not know what that means"
+	}
+	return text
 }
 
 // trouble is a problem in one line: what kind of trouble with asking it is, if it
@@ -178,6 +182,12 @@ func stateOf(op client.Operation) string {
 	}
 	if op.Reason != "" {
 		s += ": " + op.Reason
+	}
+	if op.State == "succeeded" && op.Job != nil && op.Job.Class == "partial" {
+		s += " in part"
+		if op.Job.Progress != "" {
+			s += " (" + op.Job.Progress + ")"
+		}
 	}
 	return s
 }

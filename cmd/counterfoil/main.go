@@ -41,7 +41,7 @@ const (
 )
 
 const exitCodesText = `Exit codes:
-    0  done; for watch and result: the operation succeeded
+    0  done; for watch and result: the operation succeeded, whole or in part
     1  the command could not do its work
     2  the command line is wrong
     3  the service refused; the problem's code is on stderr

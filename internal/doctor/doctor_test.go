@@ -367,6 +367,11 @@ func TestEachCheck(t *testing.T) {
 				}),
 			}
 		}},
+		{"a state that the contract does not know", false, func(w *world) {
+			w.ledger.states = []projections.State{state(1, projections.PhaseObserving, func(s *projections.State) {
+				s.Job.ID, s.Job.Remote, s.Job.Class, s.Dates.Result = "job-1", "paused_\x1b[2J", events.ClassUnknown, noon.Add(time.Hour)
+			})}
+		}},
 		{"an operation cannot be read again", false, func(w *world) {
 			s := state(1, projections.PhaseResultTimedOut)
 			w.ledger.states = []projections.State{s}

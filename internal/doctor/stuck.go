@@ -43,7 +43,7 @@ func (v *visit) operations() {
 	if before > 0 {
 		v.cut = append(v.cut, fmt.Sprintf("operations: the newest part of the history was searched and %s found; older ones may be open too", count(len(v.open), "open one was", "open ones were")))
 	}
-	stopped, resting, late, failing, more := 0, 0, 0, 0, 0
+	stopped, resting, late, failing, unknown, more := 0, 0, 0, 0, 0, 0
 	for i := range v.open {
 		c, ok := v.stands(v.open[i])
 		if !ok {
@@ -67,6 +67,8 @@ func (v *visit) operations() {
 			resting++
 		case c.Name == nameFails:
 			failing++
+		case c.Name == nameUnknown:
+			unknown++
 		default:
 			stopped++
 		}
@@ -80,10 +82,13 @@ func (v *visit) operations() {
 	if failing > 0 {
 		seen += fmt.Sprintf(", %d whose calls fail", failing)
 	}
+	if unknown > 0 {
+		seen += fmt.Sprintf(", %d in a state unknown to the contract", unknown)
+	}
 	switch {
 	case late > 0:
 		status = Fail
-	case stopped+resting+failing+more > 0:
+	case stopped+resting+failing+unknown+more > 0:
 		status = Warn
 	}
 	v.add("operations", "", status, seen)
@@ -94,6 +99,7 @@ const (
 	nameStopped = "stopped"
 	nameRests   = "resting"
 	nameLate    = "late"
+	nameUnknown = "unknown state"
 	nameFails   = "failing" // it goes on by itself, and each time in vain
 )
 
@@ -144,17 +150,34 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 		c.Do = []string{v.failingHelp(s, trouble.Class), "counterfoil timeline " + s.Operation}
 		return c, true
 	}
+	if s.Job.Class == events.ClassUnknown && s.Job.Remote != "" {
+		c.Name, c.Status = nameUnknown, Warn
+		c.Seen = fmt.Sprintf("%s: the provider says %q, and the contract does not know what that means; the job is watched on", where, excerpt(s.Job.Remote))
+		if !s.Dates.Result.IsZero() {
+			c.Seen += " until " + clock(s.Dates.Result)
+		}
+		c.Do = []string{
+			"find out from the provider what it means, and add it to the classes of the contract: operations submitted after that know it, this one keeps the contract it began with",
+			"counterfoil timeline " + s.Operation,
+		}
+		return c, true
+	}
 	return c, false
+}
+
+// excerpt is a provider's text as it can be shown.
+func excerpt(text string) string {
+	const limit = 200 // bytes
+	return httprule.Excerpt(canonical.RedactLinks([]byte(text)), limit)
 }
 
 // said is what the last answer that failed said, as far as it has words.
 func said(s projections.State) string {
-	const limit = 200 // bytes
 	text := strings.TrimSpace(s.Problem.Code + " " + s.Problem.Message)
 	if text == "" {
 		return ""
 	}
-	return " (" + httprule.Excerpt(canonical.RedactLinks([]byte(text)), limit) + ")"
+	return " (" + excerpt(text) + ")"
 }
 
 // failingHelp says what ends failures of a class.

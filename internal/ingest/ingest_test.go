@@ -322,6 +322,29 @@ func TestNoProblemWithoutWords(t *testing.T) {
 	}
 }
 
+// TestPartialAndUnknown: what is less than success, and what nobody can place, is
+// said with the provider's own words.
+func TestPartialAndUnknown(t *testing.T) {
+	s := projections.State{Operation: "op_x", Phase: projections.PhaseSucceeded, Outcome: projections.OutcomeSuccess}
+	s.Job.ID, s.Job.Remote, s.Job.Class, s.Job.Progress = "j", "completed", events.ClassPartial, "10/10, 9 failed"
+	if v := ViewOf(s, time.Time{}); v.Because != "the job succeeded in part (10/10, 9 failed)" || v.State != projections.PhaseSucceeded {
+		t.Errorf("%s, because %q", v.State, v.Because)
+	}
+	s.Phase, s.Because = projections.PhaseResultCollecting, "the job ended and its result is due"
+	if v := ViewOf(s, time.Time{}); v.Because != s.Because+"; the job succeeded in part (10/10, 9 failed)" {
+		t.Error(v.Because)
+	}
+	s = projections.State{Operation: "op_x", Phase: projections.PhaseObserving, Because: "the job goes on"}
+	s.Job.ID, s.Job.Remote, s.Job.Class = "j", "on_hold", events.ClassUnknown
+	if v := ViewOf(s, time.Time{}); v.Because != `the job goes on; the provider says "on_hold", and the contract does not know what that means` {
+		t.Error(v.Because)
+	}
+	s.Phase, s.Because = projections.PhaseResultTimedOut, "result_deadline"
+	if v := ViewOf(s, time.Time{}); v.Because != `result_deadline; the provider last said "on_hold", and the contract does not know what that means` {
+		t.Error(v.Because)
+	}
+}
+
 // TestReadableIsComplete: every fact type shows something or is known to hold
 // nothing for people, and none shows a token or a credential.
 func TestReadableIsComplete(t *testing.T) {

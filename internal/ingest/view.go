@@ -171,6 +171,16 @@ func ViewOf(s projections.State, now time.Time) View {
 	case s.Phase == projections.PhaseResultTimedOut, s.Phase == projections.PhaseCancellationUnconfirmed:
 		// A deadline says nothing of the job; the provider's last word does.
 		v.Because += fmt.Sprintf("; the provider last said %q", v.Job.RemoteState)
+		if s.Job.Class == events.ClassUnknown {
+			v.Because += ", and the contract does not know what that means"
+		}
+	}
+	switch {
+	case v.Job == nil || s.Job.Remote == "":
+	case s.Job.Class == events.ClassUnknown && s.Phase.Live():
+		v.Because += fmt.Sprintf("; the provider says %q, and the contract does not know what that means", v.Job.RemoteState)
+	case s.Job.Class == events.ClassPartial && (s.Outcome == projections.OutcomeSuccess || s.Phase == projections.PhaseSucceeded):
+		v.Because = strings.TrimPrefix(v.Because+"; the job succeeded in part"+brackets(v.Job.Progress), "; ")
 	}
 	if trouble, ok := runbook.TroubleOf(s); ok {
 		v.Because = strings.TrimPrefix(v.Because+"; "+trouble.Words, "; ")
@@ -311,6 +321,13 @@ func span(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
+}
+
+func brackets(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
 }
 
 func problemView(p projections.Problem) *ProblemView {

@@ -24,6 +24,8 @@ type tally struct {
 	stalled map[string]int
 	left    []string
 	stopped []string
+
+	unmapped []string
 }
 
 func newTally() *tally {
@@ -46,6 +48,12 @@ func (c *tally) Left(p string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.left = append(c.left, p)
+}
+
+func (c *tally) Unmapped(s projections.State) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unmapped = append(c.unmapped, s.Operation+" "+s.Job.Remote)
 }
 
 func (c *tally) Stopped(s projections.State, fresh bool) {

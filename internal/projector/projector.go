@@ -54,6 +54,10 @@ type Observer interface {
 	// record that says so is written, so that a crash repeats it; or again by
 	// every sweep.
 	Stopped(s projections.State, fresh bool)
+	// Unmapped is told of a job whose state, as the provider now says it, the
+	// contract does not know: when it comes to say so and before the record, so
+	// that a crash repeats it.
+	Unmapped(s projections.State)
 	// Counted gives how many of the partition's operations have not ended. Moved
 	// says what has changed since: after is recorded. A partition is counted at
 	// the beginning of each tenure and by every sweep, and what moves before the
@@ -69,6 +73,7 @@ func (unobserved) Behind(string, time.Time)                           {}
 func (unobserved) Stalled(string)                                     {}
 func (unobserved) Left(string)                                        {}
 func (unobserved) Stopped(projections.State, bool)                    {}
+func (unobserved) Unmapped(projections.State)                         {}
 func (unobserved) Counted(string, map[Standing]int)                   {}
 func (unobserved) Moved(string, projections.State, projections.State) {}
 

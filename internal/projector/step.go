@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -65,6 +66,9 @@ func (w *Work) fold(before projections.State, entry projections.Entry) (after pr
 	record.Build = w.p.cfg.Build
 	if after.Phase.Stopped() && standing(before) != standing(after) {
 		w.p.cfg.Observe.Stopped(after, true)
+	}
+	if after.Job.Class == events.ClassUnknown && (before.Job.Class != events.ClassUnknown || before.Job.Remote != after.Job.Remote) {
+		w.p.cfg.Observe.Unmapped(after)
 	}
 	return after, record, true
 }

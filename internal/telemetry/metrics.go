@@ -74,6 +74,7 @@ type Metrics struct {
 	took     *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
 	sync     prometheus.Histogram
+	unmapped *prometheus.CounterVec
 
 	open, partitions, lag, free, reserve, held, slots, mine, waiting *prometheus.Desc
 
@@ -109,6 +110,10 @@ func New(cfg Config) *Metrics {
 			Name: "counterfoil_store_sync_seconds", Buckets: syncBuckets,
 			Help: "How long the store took to acknowledge a write to a synced stream, as its client saw it: the way there and back, the server's work and, under sync always, the disk's fsync. Writes that failed are not in it.",
 		}),
+		unmapped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "counterfoil_unknown_states_total",
+			Help: "How often a job came to a state that its contract does not know. It is watched on.",
+		}, []string{"provider"}),
 		open: prometheus.NewDesc("counterfoil_operations_open",
 			"Operations that have not ended, by phase, and by kind where they are quarantined, as the projectors have recorded them. Where several processes project, each gives its part.", []string{"phase", "kind"}, nil),
 		partitions: prometheus.NewDesc("counterfoil_partitions",
@@ -134,7 +139,7 @@ func New(cfg Config) *Metrics {
 		ConstLabels: prometheus.Labels{"version": cfg.Build},
 	})
 	build.Set(1)
-	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.sync, derived{m})
+	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.sync, m.unmapped, derived{m})
 	if cfg.Fsyncs != nil {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "counterfoil_store_fsyncs_total",
@@ -199,6 +204,11 @@ func (m *Metrics) Left(partition string) {
 
 // Stopped implements [projector.Observer]; what stopped is among what is counted.
 func (m *Metrics) Stopped(projections.State, bool) {}
+
+// Unmapped implements [projector.Observer].
+func (m *Metrics) Unmapped(s projections.State) {
+	m.unmapped.WithLabelValues(s.Intent.Provider).Inc()
+}
 
 // Counted implements [projector.Observer].
 func (m *Metrics) Counted(partition string, open map[projector.Standing]int) {

@@ -126,6 +126,18 @@ func TestOpen(t *testing.T) {
 	same(t, scrape(t, m, "counterfoil_operations_open"))
 }
 
+// Jobs in a state that no contract knows are counted by provider, and by nothing
+// that a provider says.
+func TestUnmapped(t *testing.T) {
+	m := New(Config{Now: newWatch().now})
+	s := state(projections.PhaseObserving, "")
+	s.Intent.Provider, s.Job.Remote = "example", "on_hold"
+	m.Unmapped(s)
+	s.Job.Remote = "asleep"
+	m.Unmapped(s)
+	same(t, scrape(t, m, "counterfoil_unknown_states_total"), `counterfoil_unknown_states_total{provider="example"} 2`)
+}
+
 // Every phase that has not ended has its series.
 func TestStandings(t *testing.T) {
 	for _, s := range standings() {
@@ -191,8 +203,8 @@ func TestLimits(t *testing.T) {
 	})
 	same(t, scrape(t, m, "counterfoil_account"),
 		`counterfoil_account_calls_waiting{account="main",provider="example"} 5`,
-		`counterfoil_account_slots_held{account="main",provider="example"} 3`,
-		`counterfoil_account_slots{account="main",provider="example"} 8`)
+		`counterfoil_account_slots{account="main",provider="example"} 8`,
+		`counterfoil_account_slots_held{account="main",provider="example"} 3`)
 	problems, err := testutil.GatherAndLint(m.registry)
 	if err != nil || len(problems) > 0 {
 		t.Error(problems, err)
@@ -342,6 +354,8 @@ func TestSeriesAreDocumented(t *testing.T) {
 	full(m)
 	m.Exchange(poller.Exchange{Provider: "example", Step: projections.StepRead, Outcome: "2xx"})
 	m.Refused(ingest.CodeInvalid)
+	m.Unmapped(state(projections.PhaseObserving, ""))
+	m.Limited(func() []poller.Use { return []poller.Use{{Provider: "example", Account: "main"}} })
 	series := map[string]bool{}
 	families, err := m.registry.Gather()
 	if err != nil {

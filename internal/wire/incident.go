@@ -10,7 +10,9 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/api"
+	"github.com/counterfoil/counterfoil/internal/canonical"
 	"github.com/counterfoil/counterfoil/internal/disk"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/notice"
@@ -185,6 +187,16 @@ var _ projector.Observer = observer{}
 
 // Stopped implements [projector.Observer].
 func (o observer) Stopped(s projections.State, fresh bool) { o.s.teller.Stopped(s, fresh) }
+
+// Unmapped implements [projector.Observer]. The word is the provider's: it is cut
+// and cleaned.
+func (o observer) Unmapped(s projections.State) {
+	o.Metrics.Unmapped(s)
+	const limit = 64 // bytes
+	o.s.cfg.Log.Warn("the provider says a state that the contract does not know; the job is watched on",
+		"operation", s.Operation, "trace", s.TraceID(), "provider", s.Intent.Provider, "account", s.Intent.Account,
+		"state", httprule.Excerpt(canonical.RedactLinks([]byte(s.Job.Remote)), limit), "contract", s.Intent.Contract.String())
+}
 
 // Moved implements [projector.Observer].
 func (o observer) Moved(partition string, before, after projections.State) {

@@ -1,6 +1,7 @@
 package cases_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -9,18 +10,33 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
+	"github.com/counterfoil/counterfoil/tests/page"
 )
 
 func TestFC13WordsOutsideTheList(t *testing.T) {
 	t.Run("on_hold, then succeeded", func(t *testing.T) {
-		inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		lines := &page.Page{}
+		log := slog.New(slog.NewJSONHandler(lines, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		inHouse(t, harness.Options{Log: log}, func(t *testing.T, h *harness.House) {
 			h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.StepsPerRead("queued", "on_hold", "on_hold", "succeeded")})
 			op := h.Submit("hold", "example", params("hold"))
 			now := h.Wait(op.ID, time.Minute, "observing")
+			if !strings.Contains(now.Because, `the provider says "on_hold", and the contract does not know what that means`) {
+				t.Errorf("the reason for people is %q", now.Because)
+			}
 			if now.Job == nil || now.Job.RemoteState != "on_hold" || now.Job.Class != "unknown" || now.Done {
 				t.Errorf("the agent sees job %+v, done %t", now.Job, now.Done)
 			}
 			h.Wait(op.ID, 5*time.Minute, "succeeded")
+			var told []string
+			for _, line := range strings.Split(lines.String(), "\n") {
+				if strings.Contains(line, `"state":"on_hold"`) {
+					told = append(told, line)
+				}
+			}
+			if len(told) != 1 || !strings.Contains(told[0], op.ID) || !strings.Contains(told[0], `"trace":"`+events.OperationTrace(op.ID)) || !strings.Contains(told[0], `"WARN"`) {
+				t.Errorf("told of it by %q", told)
+			}
 			seen := facts(h, op.ID, "job.observed")
 			if len(seen) != 3 {
 				t.Fatalf("%d observations, want 3", len(seen))
