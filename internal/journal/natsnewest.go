@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	newestBatch  = 1000     // messages of one request to a consumer
-	directBatch  = 20_000   // of one to the stream
-	directBytes  = 16 << 20 // the server answers no more at once
+	newestBatch  = 1000    // messages of one request to a consumer
+	directBatch  = 1000    // of one to the stream, which the server answers before anything else of the connection
+	directBytes  = 1 << 20 // likewise
 	statusNone   = "404"
 	statusEnd    = "204"
 	statusHeader = "Status"
