@@ -29,9 +29,10 @@ const (
 type asks struct {
 	conn *nats.Conn
 
-	mu   sync.Mutex    // guards what follows
-	idle []*asker      // the one that asked last at the end
-	lost chan struct{} // closed when the connection is lost: no answer comes any more
+	mu      sync.Mutex    // guards what follows
+	idle    []*asker      // the one that asked last at the end
+	runners []*runner     // the same of runs
+	lost    chan struct{} // closed when the connection is lost: no answer comes any more
 }
 
 // asker is such an address. One whose answer did not come in time is given up: a
@@ -111,12 +112,43 @@ func (one *asker) drop() {
 	_ = one.sub.Unsubscribe() // it fails where the connection is closed, and the address with it
 }
 
-// connected is closed when the connection is lost.
-func (a *asks) connected() <-chan struct{} {
+// runner is an address for the answers to the messages of one run at a time. To
+// subscribe costs the server as much as several messages.
+type runner struct {
+	inbox   string
+	sub     *nats.Subscription
+	answers chan *nats.Msg
+}
+
+// runner gives one that nobody uses, and what asks.take gives beside.
+func (a *asks) runner() (*runner, <-chan struct{}, error) {
+	a.mu.Lock()
+	lost := a.lost
+	if last := len(a.runners) - 1; last >= 0 {
+		one := a.runners[last]
+		a.runners = a.runners[:last]
+		a.mu.Unlock()
+		return one, lost, nil
+	}
+	a.mu.Unlock()
+	one := &runner{inbox: a.conn.NewInbox(), answers: make(chan *nats.Msg, 2*RunMost+2)} // the server sends no more for one run
+	var err error
+	one.sub, err = a.conn.ChanSubscribe(one.inbox+".>", one.answers)
+	return one, lost, err
+}
+
+// rest takes back one whose answers have all come.
+func (a *asks) rest(one *runner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lost
+	if len(a.runners) < keptAskers {
+		a.runners = append(a.runners, one)
+		return
+	}
+	one.drop()
 }
+
+func (one *runner) drop() { _ = one.sub.Unsubscribe() } // as asker.drop
 
 // disconnected ends the requests that are under way.
 func (a *asks) disconnected() {

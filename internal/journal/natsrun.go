@@ -89,16 +89,24 @@ const (
 // stores message after message, and nothing more after one that is refused or
 // did not come.
 func (n *NATS) fastRun(ctx context.Context, s Stream, guard Guard, list []Outgoing) (uint64, error) {
-	inbox := n.conn.NewInbox()
-	lost := n.asks.connected()
-	answers := make(chan *nats.Msg, 2*len(list)+2) // the server sends no more
-	sub, err := n.conn.ChanSubscribe(inbox+".>", answers)
+	one, lost, err := n.asks.runner()
 	if err != nil {
 		return 0, classify(err)
 	}
-	defer func() { _ = sub.Unsubscribe() }() // it fails with the connection
 	id := n.batches.next()
-	place := inbox + "." + id + runFlow
+	last, err := n.run(ctx, s, guard, list, one, lost, id)
+	if err != nil {
+		one.drop() // more answers may come
+		return 0, err
+	}
+	n.asks.rest(one)
+	return last, nil
+}
+
+// run is one run under an address of its own. It has heard all that there is to
+// hear if it gives no error.
+func (n *NATS) run(ctx context.Context, s Stream, guard Guard, list []Outgoing, one *runner, lost <-chan struct{}, id string) (uint64, error) {
+	place := one.inbox + "." + id + runFlow
 	for i, m := range list {
 		m.Guard = &guard
 		out := wireMessage(m)
@@ -118,7 +126,7 @@ func (n *NATS) fastRun(ctx context.Context, s Stream, guard Guard, list []Outgoi
 	for first := error(nil); ; {
 		var raw *nats.Msg
 		select {
-		case raw = <-answers:
+		case raw = <-one.answers:
 		case <-ctx.Done():
 			return 0, fmt.Errorf("%w: %w", ErrUnanswered, ctx.Err())
 		case <-lost:
