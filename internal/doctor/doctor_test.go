@@ -128,7 +128,7 @@ func healthy(t testing.TB) *world {
 			{Provider: "replicate", Account: "default", Credential: "env:REPLICATE", Contract: builtin(t, "replicate")},
 		},
 	}
-	w.provider.answer = outbound.Answer{Status: 200, SentAt: noon.Add(-time.Second), AnsweredAt: noon, Date: noon.Add(-time.Second), Header: http.Header{}}
+	w.provider.answer = outbound.Answer{Body: []byte(`{"jobs": [], "results": []}`), Status: 200, SentAt: noon.Add(-time.Second), AnsweredAt: noon, Date: noon.Add(-time.Second), Header: http.Header{}}
 	w.config = Config{
 		Build: "test", Now: func() time.Time { return noon }, Journal: &w.ledger, Clocks: NewClocks(), Sync: "always",
 		Streams:   func(context.Context) error { return nil },
@@ -273,7 +273,30 @@ func TestEachCheck(t *testing.T) {
 		}},
 		{"a credential is refused", true, func(w *world) { w.provider.answer.Status = 401 }},
 		{"a credential is forbidden", true, func(w *world) { w.provider.answer.Status = 403 }},
-		{"nothing is there, and that is an answer", true, func(w *world) { w.provider.answer.Status = 404 }},
+		{"a credential is refused by a page", true, func(w *world) {
+			w.provider.answer.Status, w.provider.answer.Body = 403, []byte("<html><body>Access denied by your proxy</body></html>")
+		}},
+		{"nothing is there, and that is an answer", true, func(w *world) {
+			status(t, w)
+			w.provider.answer.Status, w.provider.answer.Body = 404, []byte(`{"code": "no_job", "detail": "no such job"}`)
+		}},
+		{"a wrong path", true, func(w *world) {
+			status(t, w)
+			w.provider.answer.Status, w.provider.answer.Body = 404, []byte("404 page not found")
+		}},
+		{"a wrong path of a list, in the provider's form", true, func(w *world) {
+			w.provider.answer.Status, w.provider.answer.Body = 404, []byte(`{"code": "no_route", "detail": "no such route", "title": "no_route"}`)
+		}},
+		{"a login page", true, func(w *world) {
+			w.provider.answer.Body = []byte("<!DOCTYPE html><html><body>Sign in</body></html>")
+		}},
+		{"another service", true, func(w *world) { w.provider.answer.Body = []byte(`{"hello": "world"}`) }},
+		{"a login page for a job", true, func(w *world) {
+			status(t, w)
+			w.provider.answer.Body = []byte("<!DOCTYPE html><html><body>Sign in</body></html>")
+		}},
+		{"an answer that is too long", true, func(w *world) { w.provider.answer.Truncated = true }},
+		{"a redirect", true, func(w *world) { w.provider.answer.Status, w.provider.answer.Body = 302, nil }},
 		{"an answer that says nothing", true, func(w *world) { w.provider.answer.Status = 503 }},
 		{"no answer", true, func(w *world) {
 			w.provider.answer = outbound.Answer{}
@@ -285,6 +308,7 @@ func TestEachCheck(t *testing.T) {
 		}},
 		{"a provider asks for no credential", true, func(w *world) {
 			w.accounts = w.accounts[:1]
+			w.provider.answer.Body = []byte(`{"job_id": "counterfoil-doctor-probe", "state": "queued"}`)
 			w.accounts[0].Credential = ""
 			w.accounts[0].Contract = builtin(t, "example-ask", "credential:\n  header: Authorization\n  format: Bearer {secret}\n", "credential: none\n")
 		}},
@@ -394,6 +418,12 @@ func TestEachCheck(t *testing.T) {
 		fmt.Fprintf(&b, "== %s\n%s\n", c.name, got)
 	}
 	golden(t, "checks.txt", b.String())
+}
+
+// status leaves one account, whose contract can only ask for a job.
+func status(t *testing.T, w *world) {
+	w.accounts = w.accounts[:1]
+	w.accounts[0].Contract = builtin(t, "example-ask")
 }
 
 // without leaves out the checks that are as in a healthy service.

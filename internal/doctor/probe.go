@@ -1,10 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +21,7 @@ const (
 	maxProbes    = 20
 	probesAtOnce = 4
 	probeTime    = 8 * time.Second // of one; all of them end within the API's time to answer
-	probeBody    = 64 << 10        // bytes of the answer
+	probeBody    = 1 << 20         // bytes of the answer
 	madeUp       = "counterfoil-doctor-probe"
 	noSuchJob    = "status of a job that does not exist"
 )
@@ -88,7 +91,7 @@ func on(h projections.Hold) string {
 // the look-up, or for a job that does not exist.
 func (d *Doctor) probe(ctx context.Context, a Account) Check {
 	c := Check{Name: "credential", Subject: a.name(), Status: Unseen}
-	request, what, ok := harmless(a)
+	request, read, what, ok := harmless(a)
 	if !ok {
 		c.Seen = "not probed: the contract has no plain GET to ask with"
 		return c
@@ -109,29 +112,58 @@ func (d *Doctor) probe(ctx context.Context, a Account) Check {
 	ctx, stop := context.WithTimeout(ctx, probeTime)
 	defer stop()
 	answer, err := d.cfg.Call.Do(ctx, out)
-	asked := "GET " + shown(request.URL) + " (" + what + ")"
-	switch {
-	case answer.Status == 0:
+	asked := fmt.Sprintf("GET %s (%s)", shown(request.URL), what)
+	if answer.Status == 0 {
 		c.Status, c.Seen = Fail, asked+" had no answer: "+fault(err)
 		c.Do = []string{"see that this machine reaches the provider, and what " + reference(a) + " names"}
-	case answer.Status == http.StatusUnauthorized || answer.Status == http.StatusForbidden:
-		c.Status, c.Seen = Fail, fmt.Sprintf("%s answered %d: the credential is refused", asked, answer.Status)
-		c.Do = []string{"put a credential that is valid behind " + reference(a) + "; it is read anew for each call"}
-	case answer.Status == http.StatusOK || answer.Status == http.StatusNotFound && what == noSuchJob:
-		c.Status, c.Seen = OK, fmt.Sprintf("%s answered %d: ", asked, answer.Status)
-		switch {
-		case a.Contract.Credential.Place == contract.PlaceNone:
-			c.Seen += "the provider asks for no credential"
-		case answer.Status == http.StatusOK:
-			c.Seen += "the credential is accepted"
-		default:
-			c.Seen += "the credential was not refused"
-		}
-	default:
-		c.Status, c.Seen = Warn, fmt.Sprintf("%s answered %d: that says nothing clear about the credential", asked, answer.Status)
-		c.Do = []string{"look at the provider's status page, and probe again"}
+		return c
 	}
+	c.Status, c.Seen, c.Do = proved(a, answer, read(contract.Answer{
+		Status: answer.Status, Header: answer.Header, Body: answer.Body, URL: answer.URL,
+		ReceivedAt: answer.AnsweredAt, Truncated: answer.Truncated,
+	}), what)
+	c.Seen = fmt.Sprintf("%s answered %d%s", asked, answer.Status, c.Seen)
 	return c
+}
+
+// proved says what an answer to a probe shows, by its status and by what the
+// contract reads in it. A status alone shows little: a login page is a 200, and
+// a wrong path a 404.
+func proved(a Account, answer outbound.Answer, f contract.Failure, what string) (s Status, seen string, do []string) {
+	// In the provider's own form: the contract finds its words in it.
+	own := json.Valid(answer.Body) && f.Code+f.Message != ""
+	words := ""
+	text := strings.TrimSpace(f.Code + " " + f.Message)
+	if !own && f.Detail != "" {
+		text = strings.TrimSuffix(f.Detail+": "+text, ": ")
+	}
+	if text != "" {
+		words = " (" + excerpt(text) + ")"
+	}
+	base := []string{"compare the base URL of " + a.name() + " with the provider's documentation; a proxy or a login page may answer in its place"}
+	switch status := answer.Status; {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		seen = ": the credential is refused"
+		if words != "" && !own {
+			seen += ", by the provider or by something before it" + words
+		}
+		return Fail, seen, []string{"put a credential that is valid behind " + reference(a) + "; it is read anew for each call"}
+	case answer.Truncated:
+		return Unseen, ", and its body was not read to the end: what it says was not looked at", nil
+	case status/100 == 2 && f.Class == events.ErrorNone && a.Contract.Credential.Place == contract.PlaceNone:
+		return OK, ", which the contract reads: the provider asks for no credential", nil
+	case status/100 == 2 && f.Class == events.ErrorNone:
+		return OK, ", which the contract reads: the credential is accepted", nil
+	case status/100 == 2:
+		return Warn, ", and that is not what the contract reads" + cmp.Or(words, " ("+string(f.Class)+")") + ": it shows nothing about the credential, and calls will fail", base
+	case status == http.StatusNotFound && what == noSuchJob && own && a.Contract.Credential.Place == contract.PlaceNone:
+		return OK, " in the provider's form" + words + ": the provider asks for no credential", nil
+	case status == http.StatusNotFound && what == noSuchJob && own:
+		return OK, " in the provider's form" + words + ": the credential was not refused; whether it is accepted shows at the first job", nil
+	case status == http.StatusNotFound:
+		return Warn, words + ": a wrong path in the base URL looks like that, and it shows nothing about the credential", base
+	}
+	return Warn, words + ": that says nothing clear about the credential", []string{"look at the provider's status page, and probe again"}
 }
 
 func reference(a Account) string {
@@ -141,18 +173,19 @@ func reference(a Account) string {
 	return a.Credential
 }
 
-// harmless gives a request that changes nothing at the provider.
-func harmless(a Account) (r contract.Request, what string, ok bool) {
+// harmless gives a request that changes nothing at the provider, and how the
+// contract reads its answer.
+func harmless(a Account) (r contract.Request, read func(contract.Answer) contract.Failure, what string, ok bool) {
 	in := contract.Inputs{
 		BaseURL: a.BaseURL, Params: []byte("{}"), Token: madeUp, ClientReference: madeUp, JobID: madeUp,
 	}
 	if r, err := a.Contract.Lookup(in); err == nil && r.Method == http.MethodGet && r.Credential == a.Contract.Credential {
-		return r, "first page of the look-up", true
+		return r, func(answer contract.Answer) contract.Failure { return a.Contract.ReadLookup(answer, in).Failure }, "first page of the look-up", true
 	}
 	if r, err := a.Contract.Status(in); err == nil && r.Method == http.MethodGet && r.Credential == a.Contract.Credential {
-		return r, noSuchJob, true
+		return r, func(answer contract.Answer) contract.Failure { return a.Contract.ReadStatus(answer, in).Failure }, noSuchJob, true
 	}
-	return contract.Request{}, "", false
+	return contract.Request{}, nil, "", false
 }
 
 // shown is a URL without its query.

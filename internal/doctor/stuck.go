@@ -173,7 +173,10 @@ func excerpt(text string) string {
 
 // said is what the last answer that failed said, as far as it has words.
 func said(s projections.State) string {
-	text := strings.TrimSpace(s.Problem.Code + " " + s.Problem.Message)
+	text := s.Problem.Message
+	if !strings.HasPrefix(text, s.Problem.Code) {
+		text = strings.TrimSpace(s.Problem.Code + " " + text)
+	}
 	if text == "" {
 		return ""
 	}

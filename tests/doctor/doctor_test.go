@@ -105,6 +105,7 @@ var (
 	contracts = regexp.MustCompile("^[0-9]+ contracts")
 	moments   = regexp.MustCompile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+Z")
 	ages      = regexp.MustCompile("[0-9][0-9hms.]* ago")
+	counts    = regexp.MustCompile(`last \d+ status reads`)
 )
 
 // transcript collects what was told. What is well, and was told before in the
@@ -139,6 +140,7 @@ func (s *transcript) ask(at time.Duration, when string, probe bool) {
 		}
 		c.Seen = contracts.ReplaceAllString(c.Seen, "$$n contracts")
 		c.Seen = moments.ReplaceAllString(c.Seen, "$$time") // the store's timers fire a little late
+		c.Seen = counts.ReplaceAllString(c.Seen, "last $$n status reads")
 		c.Seen = ages.ReplaceAllString(c.Seen, "$$long ago")
 		text := fmt.Sprintf("%+v", c)
 		if slices.Contains(s.last, text) && c.Status == "ok" {
