@@ -18,7 +18,34 @@ const (
 	leastSpare, mostSpare = 50, 100  // percent
 
 	heapEvery = time.Second
+
+	// giveBackEvery is how often it is asked whether the process holds so much more
+	// than after it gave memory back last. A sweep reads whole streams, whose blocks
+	// the server keeps for 10 s; then nothing may happen for minutes that has the
+	// runtime collect and return them.
+	giveBackEvery = 30 * time.Second
+	giveBackMost  = 96 << 20 // bytes
 )
+
+// giveBack returns what the process holds from the system but does not need, where
+// that has grown since it held so much, and once again the next time, when the
+// server has let go of its blocks. It gives what is held then. Each time costs a
+// garbage collection.
+func giveBack(held uint64, again bool) (uint64, bool) {
+	now := holds()
+	if now < held+giveBackMost && !again {
+		return min(now, held), false
+	}
+	debug.FreeOSMemory()
+	return holds(), !again
+}
+
+// holds is what the process has from the system.
+func holds() uint64 {
+	list := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(list)
+	return list[0].Value.Uint64() - list[1].Value.Uint64()
+}
 
 // keepHeapSmall sets how soon garbage is collected, until ctx ends. What is set in
 // the environment counts, and then it does nothing.
@@ -29,11 +56,16 @@ func keepHeapSmall(ctx context.Context) {
 	every := time.NewTicker(heapEvery)
 	defer every.Stop()
 	now, live := mostSpare, []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	held, again, asked := holds(), false, time.Now()
 	for {
 		select {
 		case <-every.C:
 		case <-ctx.Done():
 			return
+		}
+		if time.Since(asked) > giveBackEvery {
+			held, again = giveBack(held, again)
+			asked = time.Now()
 		}
 		metrics.Read(live)
 		if percent := spareFor(live[0].Value.Uint64()); percent != now {
