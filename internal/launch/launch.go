@@ -26,6 +26,7 @@ import (
 	"syscall"
 
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/disk"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/wire"
@@ -106,6 +107,19 @@ type Setup struct {
 	parsed  map[string]*contract.Contract
 }
 
+// resultRoom reads --result-room. Below the least not even what is free of it fits.
+func resultRoom(text string) (int64, error) {
+	const least, most = 16 << 20, 1 << 40
+	n, err := disk.Size(text)
+	if err != nil {
+		return 0, usage("--result-room: %w", err)
+	}
+	if n < least || n > most {
+		return 0, usage("--result-room is %s: want 16MiB to 1TiB", text)
+	}
+	return int64(n), nil
+}
+
 // Prepare reads what the flags name, as far as the roles need it, and opens the
 // doors' listeners. builtin holds the built-in contracts. Close undoes it.
 func Prepare(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, log *slog.Logger) (_ *Setup, err error) {
@@ -123,6 +137,11 @@ func Prepare(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, lo
 	}
 	if roles.Any(wire.Poller) && (o.Workers < 1 || o.Workers > 1024) {
 		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
+	}
+	if roles.Any(wire.Poller) && o.ResultRoom != "" {
+		if c.ResultRoom, err = resultRoom(o.ResultRoom); err != nil {
+			return nil, err
+		}
 	}
 	if roles.Any(wire.Projector) {
 		if c.Tell, err = o.tell(); err != nil {

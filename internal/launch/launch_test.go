@@ -57,6 +57,8 @@ func TestRefusedBeforeConnecting(t *testing.T) {
 		"keys are not there":      {func(o *launch.Options) { o.Keys = dir + "/none" }, "none", false},
 		"clocks":                  {func(o *launch.Options) { o.ClockDifference = 0 }, "--clock-difference", true},
 		"workers":                 {func(o *launch.Options) { o.Workers = 0 }, "--workers", true},
+		"too little room":         {func(o *launch.Options) { o.ResultRoom = "1MiB" }, "--result-room", true},
+		"room without a unit":     {func(o *launch.Options) { o.ResultRoom = "512M" }, "--result-room", true},
 		"certificate without key": {func(o *launch.Options) { o.Store.Cert = "x" }, "--nats-key", true},
 		"CA is no certificate":    {func(o *launch.Options) { o.Store.CA = file("ca", "no", 0o600) }, "--nats-ca", true},
 		"credentials others read": {func(o *launch.Options) { o.Store.Creds = file("open.creds", secret, 0o644) }, "--nats-creds", false},

@@ -25,6 +25,7 @@ type Options struct {
 	LogLevel    string
 
 	Workers     int
+	ResultRoom  string   // as 512MiB; "": the default
 	Contracts   string   // directory
 	CredsFile   string   // credentials file
 	BaseURLs    []string // PROVIDER[/ACCOUNT]=URL
@@ -68,6 +69,7 @@ func (o *Options) Flags(f *pflag.FlagSet, roles wire.Roles) {
 	}
 	if roles.Any(wire.Poller) {
 		f.IntVar(&o.Workers, "workers", 32, "provider calls at once, 1 to 1024")
+		f.StringVar(&o.ResultRoom, "result-room", "512MiB", "memory for results that are being fetched, all together, at least 16MiB; see docs/OPERATIONS.md")
 		f.StringArrayVar(&o.Networks, "allow-network", nil, "ADDRESS/BITS that links and redirects of answers may lead to, beside public addresses, repeatable")
 	}
 	if roles.Any(wire.Projector) {

@@ -28,6 +28,7 @@ type hop struct {
 	scrub             scrubber
 	timeout           time.Duration
 	maxBody           int64
+	held              *share // of the room, for the body; nil where MaxBody is too small for one
 	// read says that it changes nothing and may leave at any time. rest is how
 	// long a connection may have been idle that it uses; 0: it has its own.
 	read bool
@@ -88,6 +89,9 @@ func (c *Client) prepare(r Request) (*hop, error) {
 	}
 	h.timeout = orDefault(r.Timeout, c.cfg.Timeout)
 	h.maxBody = min(orDefault(r.MaxBody, c.cfg.MaxResponse), c.cfg.MaxResponse)
+	if h.maxBody > middling {
+		h.held = &share{}
+	}
 	return h, nil
 }
 

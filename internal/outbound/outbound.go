@@ -49,6 +49,10 @@
 // that resolves differently a moment later gains nothing by it. A
 // refused destination sees nothing, and is named in the Failure.
 //
+// Memory. Bodies take Config.Room at most, all calls together; a read whose body
+// is large waits for its part in the middle of the exchange and within its
+// timeout, a call with side effects before it leaves. See room.
+//
 // Content codings. None is asked for, yet some hosts send stored objects
 // compressed. gzip, deflate and zstd are undone; limits, Answer.Body and with
 // it every digest and size that is recorded are about the decoded bytes. What
@@ -64,12 +68,10 @@
 package outbound
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -111,6 +113,13 @@ type Config struct {
 	DialTimeout time.Duration
 	// MaxResponse is the default and the ceiling of Request.MaxBody, in bytes. Default 8 MiB.
 	MaxResponse int64
+	// Room is what the bodies of answers take in memory at most, all calls
+	// together, in bytes; default DefaultRoom. Only calls whose MaxBody is over
+	// 8 MiB count, each from its second MiB on until Answer.Release, and a body
+	// that comes without its length counts twice while it is read. Bodies up to
+	// 8 MiB have another quarter of Room beside it. A body larger than Room has it
+	// alone.
+	Room int64
 	// MaxHeader bounds status line and headers, informational responses
 	// included, in bytes. Default 64 KiB. net/http grants about 4 KiB of slack.
 	MaxHeader int64
@@ -191,6 +200,14 @@ type Answer struct {
 	Date time.Time
 	// CredentialIdentity is a digest that changes when the credential does; empty without one.
 	CredentialIdentity string
+
+	held *share // of Client.room
+}
+
+// Release gives back the room of Body, which is not used any more. Only a call
+// whose MaxBody is over 8 MiB takes any. It may be called twice.
+func (a Answer) Release() {
+	a.held.give(0)
 }
 
 // Client sends requests. It is safe for concurrent use.
@@ -199,6 +216,7 @@ type Client struct {
 	tls      *tls.Config
 	guardian *ssrf.Guardian
 	pool     *pool
+	room     *room
 	spelled  spellbook
 }
 
@@ -209,7 +227,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	for name, n := range map[string]int64{
 		"Timeout": int64(cfg.Timeout), "DialTimeout": int64(cfg.DialTimeout),
-		"MaxResponse": cfg.MaxResponse, "MaxHeader": cfg.MaxHeader,
+		"MaxResponse": cfg.MaxResponse, "MaxHeader": cfg.MaxHeader, "Room": cfg.Room,
 	} {
 		if n < 0 {
 			return nil, fmt.Errorf("outbound client: %s is negative", name)
@@ -237,7 +255,7 @@ func New(cfg Config) (*Client, error) {
 		// A fresh connection for a create is affordable because it resumes.
 		c.tls.ClientSessionCache = tls.NewLRUClientSessionCache(64)
 	}
-	c.pool = newPool(cfg.Clock)
+	c.pool, c.room = newPool(cfg.Clock), newRoom(orDefault(cfg.Room, DefaultRoom))
 	return c, nil
 }
 
@@ -264,13 +282,18 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 		return Answer{CredentialIdentity: h.identity}, f
 	}
 	var a Answer
-	var f *Failure
-	if h.read {
+	f := c.makeRoom(ctx, h, r)
+	switch {
+	case f != nil:
+	case h.read:
 		a, f = c.read(ctx, h, r)
-	} else {
+	default:
 		a, f = c.call(ctx, h, r)
 	}
-	a.CredentialIdentity = h.identity
+	if len(a.Body) == 0 {
+		h.held.give(0)
+	}
+	a.CredentialIdentity, a.held = h.identity, h.held
 	h.scrub.answer(&a)
 	if f != nil {
 		f.Err = h.scrub.err(f.Err)
@@ -278,6 +301,23 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 		return a, f
 	}
 	return a, nil
+}
+
+// makeRoom waits for the room of a large answer before a call with side effects
+// leaves: what came of it must not be lost to a wait. A read waits when it knows
+// that its answer is large, and can be made again.
+func (c *Client) makeRoom(ctx context.Context, h *hop, r Request) *Failure {
+	if !r.SideEffect || h.held == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.NotAfter.Sub(c.cfg.Clock.Now()))
+	defer cancel()
+	err := c.room.whole(ctx, h.held, h.maxBody)
+	if err == nil {
+		return nil
+	}
+	class, _ := contextClass(ctx)
+	return &Failure{Class: class, Sent: NotSent, Err: err}
 }
 
 // call writes one request, on a connection that was kept where the request may
@@ -348,6 +388,7 @@ func (c *Client) read(ctx context.Context, h *hop, r Request) (Answer, *Failure)
 			}
 		}
 		h.url, h.link = next, next.String()
+		h.held.give(0)
 	}
 }
 
@@ -390,16 +431,16 @@ func (c *Client) receive(ctx context.Context, resp *http.Response, h *hop, a *An
 	a.CloseDelimited = resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && h.method != http.MethodHead
 	body := newContent(resp.Header, resp.Body, limit)
 	defer body.Close()
-	var buf bytes.Buffer
-	if n := resp.ContentLength; n > 0 && body.coding == "" && h.method != http.MethodHead {
-		// What is said may be a lie; bytes.MinRead more and it need not grow.
-		buf.Grow(int(min(n, limit, 64<<10)) + bytes.MinRead)
+	length := int64(0)
+	if body.coding == "" && h.method != http.MethodHead {
+		length = resp.ContentLength
 	}
-	n, err := buf.ReadFrom(io.LimitReader(body, limit+1))
+	read, err := c.room.gather(ctx, h.held, body, length, limit)
+	n := int64(len(read))
 	if err == nil && n <= limit {
 		err = body.end()
 	}
-	a.Body, a.Coding = buf.Bytes()[:min(n, limit)], body.coding
+	a.Body, a.Coding = read[:min(n, limit)], body.coding
 	f := &Failure{Sent: SentUnknown}
 	switch {
 	case n > limit || body.tooLong():

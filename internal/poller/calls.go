@@ -861,6 +861,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 	}
 	asOf := s.Sequence
 	answer, r, failure, err := p.fetch(ctx, s, c, e)
+	defer answer.Release() // the result is stored by then, or given up
 	switch {
 	case err != nil:
 		return s, err
@@ -911,6 +912,8 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 	var files []file
 	in.LastBody = answer.Body // files are checked against the answer that named them
 	for _, link := range r.Links {
+		// Who waits for room while it holds some could wait for itself.
+		answer.Release()
 		request, err := c.contract.ResultLink(link.URL, in)
 		if err != nil {
 			r.Failure = contract.Failure{Class: events.ErrorUnreadable, Detail: err.Error()}
@@ -923,8 +926,8 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		}
 		in.Link = link.Name
 		part := c.contract.ReadLink(reading(answer), in)
-		if part.Class != events.ErrorNone || part.NotReady {
-			return answer, part, nil, nil
+		if part.Class != events.ErrorNone || part.NotReady || len(r.Links) == 1 {
+			return answer, part, nil, nil // the only one is the result, and stored as such
 		}
 		storing, stop := p.outlive(ctx)
 		digest, err := p.cfg.Journal.PutPayload(storing, part.Body)
@@ -932,27 +935,26 @@ func (p *Poller) fetch(ctx context.Context, s projections.State, c *calls, e wor
 		if err != nil {
 			return answer, part, nil, fmt.Errorf("store a file of the result: %w", err)
 		}
-		files = append(files, file{link.Name, digest, part})
+		files = append(files, file{link.Name, digest, int64(len(part.Body)), part})
+		files[len(files)-1].reading.Body, answer.Body = nil, nil
 	}
 	return answer, manifest(files), nil, nil
 }
 
-// file is one file of a result.
+// file is one file of a result of several, and stored.
 type file struct {
 	name    string // the contract's; "" if it has none
 	digest  events.Digest
-	reading contract.ResultReading
+	size    int64
+	reading contract.ResultReading // without the body
 }
 
-// manifest gives a single file as it is, and several as a list.
+// manifest gives the list of files that is the result.
 func manifest(files []file) contract.ResultReading {
-	if len(files) == 1 {
-		return files[0].reading
-	}
 	out := contract.ResultReading{MediaType: contract.FilesType}
 	var list []contract.File
 	for i, f := range files {
-		entry := contract.File{Name: f.name, Digest: f.digest, Size: int64(len(f.reading.Body)), MediaType: f.reading.MediaType}
+		entry := contract.File{Name: f.name, Digest: f.digest, Size: f.size, MediaType: f.reading.MediaType}
 		list = append(list, entry)
 		for _, check := range f.reading.Checks {
 			check.Name = fmt.Sprintf("%s[%s]", check.Name, entry.Label(i))

@@ -108,6 +108,10 @@ type Config struct {
 	Listener net.Listener // of the HTTP interface; closed by Run
 	Workers  int          // provider calls at once, all providers together
 
+	// ResultRoom is what results that are being fetched take in memory, all together,
+	// in bytes: outbound.Config.Room. 0: its default.
+	ResultRoom int64
+
 	Resolve   outbound.CredentialResolver
 	Dial      outbound.Dialer
 	AllowHTTP bool // providers by plain http
@@ -206,6 +210,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	s.outbound, err = outbound.New(outbound.Config{
 		Dial: cfg.Dial, Clock: cfg.Clock, Resolve: cfg.Resolve, AllowHTTP: cfg.AllowHTTP, Policy: cfg.Policy,
 		UserAgent: "counterfoil/" + cfg.Build, IdentityKey: cfg.Identity.derive("credential identities 1"), MaxResponse: 1 << 30,
+		Room: cfg.ResultRoom,
 	})
 	if err != nil {
 		return nil, err
