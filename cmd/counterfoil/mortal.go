@@ -185,6 +185,6 @@ func (c mortalCaller) Do(ctx context.Context, r outbound.Request) (outbound.Answ
 	return answer, err
 }
 
-func (c mortalCaller) CredentialIdentity(ctx context.Context, ref string) (string, error) {
-	return live(ctx, c.m, func(ctx context.Context) (string, error) { return c.inner.CredentialIdentity(ctx, ref) })
+func (c mortalCaller) CredentialIdentity(ctx context.Context, cr outbound.Credential) (string, error) {
+	return live(ctx, c.m, func(ctx context.Context) (string, error) { return c.inner.CredentialIdentity(ctx, cr) })
 }

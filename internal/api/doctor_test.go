@@ -19,7 +19,10 @@ func (n *nobody) Do(context.Context, outbound.Request) (outbound.Answer, error) 
 	n.asked++
 	return outbound.Answer{Status: http.StatusUnauthorized}, nil
 }
-func (n *nobody) CredentialIdentity(context.Context, string) (string, error) { return "id", nil }
+
+func (n *nobody) CredentialIdentity(context.Context, outbound.Credential) (string, error) {
+	return "id", nil
+}
 
 // The report is for operators, and asks providers only if it is told to.
 func TestDoctor(t *testing.T) {

@@ -81,7 +81,7 @@ type Journal interface {
 // Caller makes one exchange with a provider.
 type Caller interface {
 	Do(ctx context.Context, r outbound.Request) (outbound.Answer, error)
-	CredentialIdentity(ctx context.Context, ref string) (string, error)
+	CredentialIdentity(ctx context.Context, cr outbound.Credential) (string, error)
 }
 
 // Account is one configured account of a provider.

@@ -92,7 +92,8 @@ func (p *provider) Do(_ context.Context, r outbound.Request) (outbound.Answer, e
 	return a, p.err
 }
 
-func (p *provider) CredentialIdentity(_ context.Context, ref string) (string, error) {
+func (p *provider) CredentialIdentity(_ context.Context, cr outbound.Credential) (string, error) {
+	ref := cr.Ref
 	if p.missing[ref] {
 		return "", &outbound.Failure{Class: outbound.CredentialMissing, Sent: outbound.NotSent, Err: fmt.Errorf("credential %s: not set", ref)}
 	}

@@ -32,7 +32,7 @@ func (v *visit) credentials(accounts []Account) {
 		if a.Unusable != "" || a.Contract.Credential.Place == contract.PlaceNone {
 			continue
 		}
-		if _, err := v.d.cfg.Call.CredentialIdentity(v.ctx, a.Credential); err != nil {
+		if _, err := v.d.cfg.Call.CredentialIdentity(v.ctx, a.placed(a.Contract.Credential)); err != nil {
 			v.add("credential", a.name(), Fail, fault(err), "set what "+a.Credential+" names; it is read anew for each call")
 			continue
 		}
@@ -103,11 +103,8 @@ func (d *Doctor) probe(ctx context.Context, a Account) Check {
 	for _, h := range request.Header {
 		out.Header = append(out.Header, outbound.Header{Name: h.Name, Value: h.Value})
 	}
-	if place := request.Credential; place.Place != contract.PlaceNone {
-		out.Credential = outbound.Credential{Ref: a.Credential, In: outbound.Place(place.Place), Name: place.Name}
-		if place.Place == contract.PlaceHeader {
-			out.Credential.Format = place.Before + "{}" + place.After
-		}
+	if request.Credential.Place != contract.PlaceNone {
+		out.Credential = a.placed(request.Credential)
 	}
 	ctx, stop := context.WithTimeout(ctx, probeTime)
 	defer stop()
@@ -164,6 +161,15 @@ func proved(a Account, answer outbound.Answer, f contract.Failure, what string) 
 		return Warn, words + ": a wrong path in the base URL looks like that, and it shows nothing about the credential", base
 	}
 	return Warn, words + ": that says nothing clear about the credential", []string{"look at the provider's status page, and probe again"}
+}
+
+// placed is the account's credential where a contract puts it.
+func (a Account) placed(place contract.Credential) outbound.Credential {
+	cr := outbound.Credential{Ref: a.Credential, In: outbound.Place(place.Place), Name: place.Name}
+	if place.Place == contract.PlaceHeader {
+		cr.Format = place.Before + "{}" + place.After
+	}
+	return cr
 }
 
 func reference(a Account) string {

@@ -124,20 +124,26 @@ func Identity(key []byte, s Secret) string {
 	return hex.EncodeToString(m.Sum(nil)[:8])
 }
 
-// CredentialIdentity resolves a reference to its identity, to be recorded with
-// the attempt before the call. It fails with a *Failure as Do does.
-func (c *Client) CredentialIdentity(ctx context.Context, ref string) (string, error) {
-	s, f := c.lookup(ctx, ref)
+// CredentialIdentity resolves a credential to its identity, to be recorded with
+// the attempt before the call. It fails with a *Failure as Do does, also where
+// the value cannot be put where the credential goes.
+func (c *Client) CredentialIdentity(ctx context.Context, cr Credential) (string, error) {
+	s, f := c.lookup(ctx, cr.Ref)
 	if f != nil {
 		return "", f
 	}
-	// It is asked for before each step. No call's credential has this key, since
-	// each says where it goes.
-	key, value := Credential{Ref: ref}, s.Reveal()
-	sp := c.spelled.find(key, value)
+	value := s.Reveal()
+	if cr.Identity = ""; cr.In == Nowhere {
+		cr = Credential{Ref: cr.Ref} // of its own, since what goes nowhere is sent as nobody
+	}
+	// It is asked for before each step.
+	sp := c.spelled.find(cr, value)
 	if sp == nil {
-		sp = &spelled{value: value, identity: Identity(c.cfg.IdentityKey, s)}
-		c.spelled.keep(key, sp)
+		sp = c.spell(cr, value)
+		c.spelled.keep(cr, sp)
+	}
+	if sp.err != nil {
+		return "", &Failure{Class: CredentialMissing, Sent: NotSent, Err: sp.err}
 	}
 	return sp.identity, nil
 }

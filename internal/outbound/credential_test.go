@@ -175,7 +175,7 @@ func TestCredentialOnTheWire(t *testing.T) {
 				if w := nw.wire()[0]; !strings.Contains(w, c.want) || strings.Contains(w, "key=old") {
 					t.Errorf("on the wire: %q", w)
 				}
-				id, err := client.CredentialIdentity(t.Context(), "env:KEY")
+				id, err := client.CredentialIdentity(t.Context(), outbound.Credential{Ref: "env:KEY"})
 				if err != nil || id != a.CredentialIdentity || id == "" {
 					t.Errorf("identities %q and %q, %v", id, a.CredentialIdentity, err)
 				}
@@ -204,14 +204,23 @@ func TestCredentialFailures(t *testing.T) {
 		for _, ref := range []string{"env:NONE", "env:LINES", marker} {
 			wantFailure(t, do(ref, ""), outbound.CredentialMissing, outbound.NotSent)
 		}
-		_, err := c.CredentialIdentity(t.Context(), "env:NONE")
+		_, err := c.CredentialIdentity(t.Context(), outbound.Credential{Ref: "env:NONE"})
 		wantFailure(t, err, outbound.CredentialMissing, outbound.NotSent)
+		// So is one that cannot be put where it goes, before anything is permitted.
+		for _, place := range []outbound.Place{outbound.InHeader, outbound.InBasic, outbound.InQuery, outbound.Nowhere, ""} {
+			id, err := c.CredentialIdentity(t.Context(), outbound.Credential{Ref: "env:LINES", In: place, Name: "X-Key"})
+			if place == outbound.InHeader {
+				wantFailure(t, err, outbound.CredentialMissing, outbound.NotSent)
+			} else if err != nil || id == "" {
+				t.Errorf("%s: %q, %v", place, id, err)
+			}
+		}
 		if len(nw.addrs) != 0 {
 			t.Fatal("a connection was opened")
 		}
 
 		// Rotation is seen at the next call, without a restart.
-		old, err := c.CredentialIdentity(t.Context(), "env:KEY")
+		old, err := c.CredentialIdentity(t.Context(), outbound.Credential{Ref: "env:KEY"})
 		if err != nil {
 			t.Fatal(err)
 		}

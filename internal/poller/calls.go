@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,8 +79,8 @@ func (p *Poller) calls(ctx context.Context, s projections.State) (*calls, error)
 	case account.Missing != "":
 		target.Missing = account.Missing
 	case account.Credential != "":
-		if target.Identity, err = p.cfg.Call.CredentialIdentity(ctx, account.Credential); err != nil {
-			target.Missing = err.Error()
+		if target.Identity, err = p.cfg.Call.CredentialIdentity(ctx, placed(account.Credential, c.Credential)); err != nil {
+			target.Missing = pathless(account.Credential, err)
 		}
 	case c.Credential.Place != contract.PlaceNone:
 		target.Missing = fmt.Sprintf("no credential is configured for provider %s, account %s", s.Intent.Provider, s.Intent.Account)
@@ -202,23 +203,12 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 	// Not part of the stored request, whose bytes are the same for each attempt;
 	// it goes no further than the first origin.
 	request.Header = append(request.Header, outbound.Header{Name: "Traceparent", Value: traceparent(s.TraceID(), p.cfg.NewID())})
-	switch place := r.Credential; {
-	case c.target.Credential == "":
-	case place.Place == contract.PlaceNone:
-		// The credential stays here, but who answers may be the provider under
-		// another name and show it.
-		request.Credential = outbound.Credential{Ref: c.target.Credential, In: outbound.Nowhere}
-	default:
-		request.Credential = outbound.Credential{
-			Ref: c.target.Credential, In: outbound.Place(place.Place), Name: place.Name, Format: place.Before + "{}" + place.After,
-		}
-		if guard != nil {
+	if c.target.Credential != "" {
+		request.Credential = placed(c.target.Credential, r.Credential)
+		if guard != nil && request.Credential.In != outbound.Nowhere {
 			// The same identity as was written down, even if the credential was
 			// rotated between the permit and now.
 			request.Credential.Identity = guard.Identity
-		}
-		if place.Place != contract.PlaceHeader {
-			request.Credential.Format = ""
 		}
 	}
 	if guard != nil {
@@ -246,6 +236,9 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 	if err != nil && !errors.As(err, &failure) {
 		failure = &outbound.Failure{Class: outbound.Protocol, Err: err}
 	}
+	if failure != nil && failure.Class == outbound.CredentialMissing && failure.Err != nil {
+		failure.Err = errors.New(pathless(c.target.Credential, failure.Err))
+	}
 	if p.cfg.Observe != nil {
 		e := Exchange{Provider: c.provider, Step: c.step, Outcome: fmt.Sprintf("%dxx", answer.Status/100), Took: p.cfg.Clock.Now().Sub(begun)}
 		if failure != nil {
@@ -254,6 +247,35 @@ func (p *Poller) send(ctx context.Context, s projections.State, c *calls, r cont
 		p.cfg.Observe(e)
 	}
 	return answer, failure
+}
+
+// placed is a credential where a contract puts it.
+func placed(ref string, place contract.Credential) outbound.Credential {
+	switch place.Place {
+	case contract.PlaceNone:
+		// The credential stays here, but who answers may be the provider under
+		// another name and show it.
+		return outbound.Credential{Ref: ref, In: outbound.Nowhere}
+	case contract.PlaceHeader:
+		return outbound.Credential{Ref: ref, In: outbound.InHeader, Name: place.Name, Format: place.Before + "{}" + place.After}
+	case contract.PlaceQuery, contract.PlaceBasic:
+	}
+	return outbound.Credential{Ref: ref, In: outbound.Place(place.Place), Name: place.Name}
+}
+
+// pathless is why a credential cannot be used, as callers may read it: where its
+// file lies on this machine is not their business, and the doctor tells
+// operators.
+func pathless(ref string, err error) string {
+	var failure *outbound.Failure
+	if errors.As(err, &failure) && failure.Err != nil {
+		err = failure.Err // what kind of failure it is stands beside it
+	}
+	path, file := strings.CutPrefix(ref, "file:")
+	if !file || path == "" {
+		return err.Error()
+	}
+	return strings.ReplaceAll(err.Error(), path, "[path]")
 }
 
 // repeatable says whether the contract takes the call a second time. Of any

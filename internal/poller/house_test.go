@@ -141,7 +141,7 @@ func (c *caller) Do(ctx context.Context, r outbound.Request) (outbound.Answer, e
 	return next(ctx, r)
 }
 
-func (c *caller) CredentialIdentity(context.Context, string) (string, error) {
+func (c *caller) CredentialIdentity(context.Context, outbound.Credential) (string, error) {
 	if c.identity != nil {
 		return c.identity()
 	}

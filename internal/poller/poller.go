@@ -31,7 +31,7 @@ import (
 // *outbound.Failure, and one that says NotSent is proof.
 type Caller interface {
 	Do(ctx context.Context, r outbound.Request) (outbound.Answer, error)
-	CredentialIdentity(ctx context.Context, ref string) (string, error)
+	CredentialIdentity(ctx context.Context, cr outbound.Credential) (string, error)
 }
 
 // Account is where the calls of one (provider, account) go and as whom.

@@ -73,6 +73,49 @@ func TestFC16Unauthorised(t *testing.T) {
 		want(t, "jobs", len(h.Sim.Jobs()), 2)
 	})
 
+	// A secret that cannot be put into a header is as good as none: the create
+	// rests, and nothing is permitted that would not leave.
+	variant(t, "credential that cannot be sent", func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.StepsPerRead("running", "succeeded")})
+		h.SetSecret("HARNESS_TOKEN", "of two\nlines")
+		op := h.Submit("k", "example", `{"n":1}`)
+		time.Sleep(20 * time.Second)
+		now := h.Wait(op.ID, 0, "create_pending")
+		if !strings.Contains(now.Because, "credential_missing") {
+			t.Errorf("the reason for people is %q", now.Because)
+		}
+		want(t, "permits", len(factsOf(h, op.ID, "create.attempted")), 0)
+		rests := factsOf(h, op.ID, "step.deferred")
+		if len(rests) == 0 || !strings.Contains(rests[0].Fields["detail"], "cannot stand in a header") {
+			t.Errorf("rests: %+v", rests)
+		}
+		h.SetSecret("HARNESS_TOKEN", harness.Token)
+		want(t, "state", await(h, op.ID, 3*time.Minute, time.Second).State, "succeeded")
+		want(t, "jobs", len(h.Sim.Jobs()), 1)
+		invariants(t, h, op.ID)
+	})
+
+	// Where a credential's file lies is no business of callers.
+	variant(t, "credential file that is not there", func(t *testing.T) {
+		const path = "/no-such-directory/of-the-operator/key"
+		h := harness.New(t, harness.Options{Credentials: filed("example", []string{"default: {credential: file:" + path + "}"})})
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		op := h.Submit("k", "example", `{"n":1}`)
+		time.Sleep(5 * time.Second)
+		rests := factsOf(h, op.ID, "step.deferred")
+		if len(rests) == 0 || !strings.Contains(rests[0].Fields["detail"], "credential file:[path]: ") {
+			t.Errorf("rests: %+v", rests)
+		}
+		now, err := h.Client.Get(t.Context(), op.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if story := h.Story(op.ID) + string(now.Raw); strings.Contains(story, "no-such-directory") {
+			t.Errorf("the path is shown:\n%s", story)
+		}
+	})
+
 	variant(t, "until the credentials file names another", func(t *testing.T) {
 		h := harness.New(t, harness.Options{
 			Credentials: filed("example", []string{"default: {credential: env:STALE}"}),

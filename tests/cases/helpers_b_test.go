@@ -380,6 +380,6 @@ func (c hookedCaller) Do(ctx context.Context, r outbound.Request) (outbound.Answ
 	return a, err
 }
 
-func (c hookedCaller) CredentialIdentity(ctx context.Context, ref string) (string, error) {
-	return c.inner.CredentialIdentity(ctx, ref)
+func (c hookedCaller) CredentialIdentity(ctx context.Context, cr outbound.Credential) (string, error) {
+	return c.inner.CredentialIdentity(ctx, cr)
 }

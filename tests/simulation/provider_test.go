@@ -118,7 +118,7 @@ func (p *provider) lost(a *actor) { a.saw = nil }
 // caller is the outbound client as one actor has it.
 type caller struct{ a *actor }
 
-func (c *caller) CredentialIdentity(context.Context, string) (string, error) {
+func (c *caller) CredentialIdentity(context.Context, outbound.Credential) (string, error) {
 	return c.a.w.provider.identity, nil
 }
 
