@@ -420,7 +420,7 @@ var errNoMember = errors.New("no such member")
 // find walks to the value a pointer names.
 func find(body []byte, pointer jsontext.Pointer) ([]byte, error) {
 	for step := range pointer.Tokens() {
-		dec := jsontext.NewDecoder(strings.NewReader(string(body)), jsontext.AllowInvalidUTF8(true))
+		dec := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowInvalidUTF8(true))
 		open, err := dec.ReadToken()
 		if err != nil {
 			return nil, err
