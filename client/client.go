@@ -36,6 +36,10 @@ const (
 	longestGap = 10 * time.Second
 )
 
+// ErrHeader says that a key has a control character and was not sent: it cannot
+// stand in the header that is named.
+var ErrHeader = errors.New("a control character cannot be sent in a header")
+
 // Client calls one server. It is safe for concurrent use.
 type Client struct {
 	base string
@@ -576,6 +580,11 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, heade
 	}
 	for name, value := range header {
 		r.Header.Set(name, value)
+	}
+	for name, values := range r.Header {
+		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c == 0x7f }) {
+			return nil, fmt.Errorf("%s %s: %w: %s", method, path, ErrHeader, name)
+		}
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {

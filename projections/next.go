@@ -411,7 +411,18 @@ func (l *list) owed(s *State) {
 	if !s.Pace.LastLookupLeft.Before(at) || s.Pace.LastLookup.After(at) {
 		at = latest(at, s.Pace.LastLookup.Add(s.backoff(s.Pace.Lookups)))
 	}
-	l.add(s, Step{Kind: StepLookup, At: at, Because: "more than one create may have arrived"})
+	l.add(s, Step{Kind: StepLookup, At: at, Because: s.whyOwed()})
+}
+
+// whyOwed says to people what owesLookup found.
+func (s *State) whyOwed() string {
+	switch {
+	case s.LookupBroke:
+		return "the look-up that found the job did not see every page"
+	case len(s.Creates.List) > 1:
+		return "more than one create may have arrived"
+	}
+	return "the create may have arrived once more, or later, than its answer tells"
 }
 
 // backoff is the wait after n failures in a row: it doubles from the base to

@@ -76,6 +76,9 @@ func firstOf(values ...string) string {
 func reach(err error) error {
 	var problem *client.Problem
 	var network *url.Error
+	if errors.Is(err, client.ErrHeader) {
+		return &coded{exitUsage, "a key is visible ASCII characters on one line; nothing was sent", err}
+	}
 	if err == nil || errors.As(err, &problem) || !errors.As(err, &network) {
 		return err
 	}

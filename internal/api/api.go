@@ -70,6 +70,7 @@ type call struct {
 	w         http.ResponseWriter
 	caller    ingest.Caller
 	body      []byte
+	trace     string // of the operation, where the answer shows it
 	operation string // as named by the path; for the log once it was checked
 }
 
@@ -230,6 +231,9 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 	if err != nil {
 		return err
 	}
+	if view, ok := a.body.(ingest.View); ok {
+		c.trace = view.Trace
+	}
 	return a.write(w)
 }
 
@@ -340,6 +344,9 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 		}
 	case err == nil && c.operation != "": // it was found, so it is an id and nothing else
 		args = append(args, "operation", c.operation)
+		if c.trace != "" {
+			args = append(args, "trace", c.trace)
+		}
 	}
 	ctx := c.r.Context()
 	switch {

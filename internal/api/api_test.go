@@ -652,3 +652,22 @@ func TestRefused(t *testing.T) {
 		t.Errorf("%d lines\n%s", lines, log.String())
 	}
 }
+
+// A line about a request that shows an operation has its trace, as the lines about
+// the operation's calls do.
+func TestRequestLineHasTheTrace(t *testing.T) {
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	h := newHarness(t)
+	w := h.do("alice", "POST", "/v1/operations", map[string]string{
+		"Idempotency-Key": `"traced"`, "Traceparent": "00-" + trace + "-00f067aa0ba902b7-01",
+	}, `{"provider": "example", "params": {"n": 1}}`)
+	if w.Code != 202 {
+		t.Fatal(w.Code, w.Body)
+	}
+	if w := h.do("alice", "GET", w.Header().Get("Location"), nil, ""); w.Code != 200 {
+		t.Fatal(w.Code, w.Body)
+	}
+	if n := strings.Count(h.log.String(), "trace="+trace); n != 2 {
+		t.Errorf("%d lines have the trace:\n%s", n, h.log)
+	}
+}

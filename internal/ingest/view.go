@@ -60,6 +60,8 @@ type View struct {
 
 	Version  uint64 `json:"version"`  // counts facts; goes into ETag, If-Match and ?after=
 	Sequence uint64 `json:"sequence"` // of the newest fact in the ledger
+	// Trace is that of the operation's calls; for the log.
+	Trace string `json:"-"`
 	// NextPollAfter is in seconds; 0 means that polling shows nothing new.
 	NextPollAfter int `json:"next_poll_after"`
 }
@@ -151,7 +153,7 @@ func ViewOf(s projections.State, now time.Time) View {
 		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),
 		Guarantee: GuaranteeView{s.Intent.Promises.Guarantee, Words(s.Intent.Promises)},
 		Attempts:  AttemptsView{s.Creates.Made, s.Creates.NotSent, s.Creates.Unresolved()},
-		Deadlines: running(s), Version: s.Facts, Sequence: s.Sequence,
+		Deadlines: running(s), Version: s.Facts, Sequence: s.Sequence, Trace: s.TraceID(),
 	}
 	v.Done = v.Terminal || s.Phase.Stopped()
 	if v.Paused != nil {

@@ -202,7 +202,7 @@ func (t *Teller) tell(ctx context.Context, operation string) error {
 			return nil
 		}
 		if ran.Outcome != events.CallDone {
-			t.cfg.Log.ErrorContext(ctx, "the notice's command failed", "operation", operation, "attempt", notice.Attempt,
+			t.cfg.Log.ErrorContext(ctx, "the notice's command failed", "operation", operation, "trace", s.TraceID(), "attempt", notice.Attempt,
 				"outcome", string(ran.Outcome), "detail", ran.Detail)
 		}
 		return t.answer(ctx, s, ran)

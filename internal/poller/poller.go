@@ -286,11 +286,11 @@ func (p *Poller) feed(ctx context.Context, crew *crew, fetch Fetch, own, shared 
 func (p *Poller) serve(stopping context.Context, lease Lease) {
 	ctx := context.WithoutCancel(stopping)
 	h := p.beats.hold(ctx, lease)
-	err := p.Attend(stopping, lease)
+	s, err := p.see(stopping, lease)
 	p.beats.leave(h)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		// The lease ends by itself and the wake-up is delivered again.
-		p.cfg.Log.ErrorContext(ctx, "operation left to its next lease", "operation", lease.Operation(), "error", err)
+		p.cfg.Log.ErrorContext(ctx, "operation left to its next lease", "operation", lease.Operation(), "trace", traceOf(s), "error", err)
 	}
 }
 
@@ -303,12 +303,26 @@ func (p *Poller) serve(stopping context.Context, lease Lease) {
 // wake-up there is would be acked. When ctx ends it finishes the step that is under
 // way, within Drain, and gives the lease back.
 func (p *Poller) Attend(ctx context.Context, lease Lease) error {
+	_, err := p.see(ctx, lease)
+	return err
+}
+
+// traceOf is for the log; "" where the state could not be read.
+func traceOf(s projections.State) string {
+	if s.Operation == "" {
+		return ""
+	}
+	return s.TraceID()
+}
+
+// see is Attend, and gives the state that the worker knew last.
+func (p *Poller) see(ctx context.Context, lease Lease) (projections.State, error) {
 	s, err := p.attend(ctx, lease)
 	if err != nil && ctx.Err() != nil {
 		p.release(ctx, lease)
 	}
 	lease.Left(s, err)
-	return err
+	return s, err
 }
 
 func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, err error) {

@@ -57,7 +57,7 @@ func (w *Work) name(ctx context.Context, s projections.State, survey *journal.Su
 			return err
 		}
 		if !own { // two operations under one reference: the instance key is not what it was
-			w.p.cfg.Log.ErrorContext(ctx, "a reference is another operation's already", "operation", s.Operation)
+			w.p.cfg.Log.ErrorContext(ctx, "a reference is another operation's already", "operation", s.Operation, "trace", s.TraceID())
 			continue
 		}
 		if err := w.collect(ctx, s.Intent.Provider, journal.ReferenceName(reference)); err != nil {
