@@ -69,6 +69,48 @@ func TestFC10ThrottledWithoutRetryAfter(t *testing.T) {
 	})
 }
 
+// The case as it is written: thirty at once, each refused ten times, under the
+// contract's own waits. How the waits of each grow is in the test above; here each
+// wait is at least what the operation's own count asks for, whatever the others
+// have met.
+func TestFC10ThirtyAtOnce(t *testing.T) {
+	const operations, refusals = 30, 10
+	inHouse(t, harness.Options{Workers: 16}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{},
+			simulator.On(simulator.Status, simulator.FirstOfJob(refusals), simulator.Reply(429)))
+		var ids []string
+		for i := range operations {
+			key := fmt.Sprintf("op-%02d", i)
+			ids = append(ids, h.Submit(key, "example", params(key)).ID)
+		}
+		for _, id := range ids {
+			if op := waitLong(t, h, id, 12*time.Hour); op.State != "succeeded" {
+				t.Fatalf("%s is %s, %s", id, op.State, op.Reason)
+			}
+			if n := len(facts(h, id, "observation.failed")); n != refusals {
+				t.Errorf("%d limited reads in the history of %s, want %d", n, id, refusals)
+			}
+		}
+		for _, job := range jobs(t, h, operations) {
+			waits := gaps(h.Sim.Requests(simulator.Filter{Call: simulator.Status, Job: job.ID}))
+			if len(waits) != refusals {
+				t.Fatalf("%d reads of job %s, want %d", len(waits)+1, job.ID, refusals+1)
+			}
+			least := time.Second // the contract's, doubling up to a minute
+			for i, gap := range waits {
+				if gap < least-least/10 {
+					t.Errorf("wait %d of job %s is %s, want %s", i+1, job.ID, gap, least)
+				}
+				least = min(2*least, time.Minute)
+			}
+			if first, last := waits[0], waits[refusals-1]; last < 10*first && last < 50*time.Second {
+				t.Errorf("job %s: the waits do not grow: %s", job.ID, waits)
+			}
+		}
+		keptPromises(t, h, ids...)
+	})
+}
+
 // Once one operation is limited the others of the account slow down too: of the
 // operations that are due while the provider refuses, few ask, and the others
 // rest with that in their history.
