@@ -375,7 +375,7 @@ func (h *harness) project() {
 			}
 			s, record := projections.Fold(s, e)
 			states[op] = s
-			if err := tenure.Commit(ctx, record, nil); err != nil {
+			if err := tenure.CommitRun(ctx, []projections.Record{record}); err != nil {
 				h.t.Fatal(err)
 			}
 		}

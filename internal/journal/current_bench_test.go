@@ -55,7 +55,7 @@ func BenchmarkCurrent(b *testing.B) {
 			}
 		}
 		r := projections.Record{Sequence: s.Sequence, Type: events.TypeIntentRecorded, Rules: projections.Rules, State: s}
-		if err := tenures[partition].Commit(b.Context(), r, nil); err != nil {
+		if err := tenures[partition].CommitRun(b.Context(), []projections.Record{r}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -164,7 +164,7 @@ func TestRunFails(t *testing.T) {
 						t.Fatal(err)
 					}
 					if i == 0 {
-						if err := tenure.Commit(t.Context(), recordsOf(t, j, tenure)[0], nil); err != nil {
+						if err := tenure.CommitRun(t.Context(), recordsOf(t, j, tenure)[:1]); err != nil {
 							t.Fatal(err)
 						}
 					}

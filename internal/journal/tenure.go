@@ -268,31 +268,6 @@ func (f *Facts) NextStored(ctx context.Context, wait time.Duration) (StoredFact,
 // Close ends the reading.
 func (f *Facts) Close() error { return f.cursor.Close() }
 
-// Commit publishes the wake-up, if Next moved, and then the record. ErrFenced
-// ends the tenure: stop, and touch nothing. After another error the same
-// commit may be tried again; a different one only by a new tenure.
-func (t *Tenure) Commit(ctx context.Context, r projections.Record, w *Wake) error {
-	if err := checkOperation(r.State.Operation); err != nil {
-		return err
-	}
-	if w != nil {
-		// Wake-up before history: a crash after it leaves an operation that is
-		// looked at once more than needed, and the next projector derives both
-		// again. The other order could leave one that is never looked at.
-		if err := t.Wake(ctx, *w); err != nil {
-			return err
-		}
-	}
-	data := codec.Append(make([]byte, 0, 1536), &r) // most are shorter
-	// A crash after this write leaves the position behind us moved on, which is
-	// what the next projector resumes from.
-	if err := t.writeHistory(ctx, r.State.Operation, data); err != nil {
-		return err
-	}
-	t.position = r.Sequence
-	return nil
-}
-
 // writeHistory appends one message to the partition. The first message behind
 // our last is ours or another projector's take-over record, never a copy of
 // ours made by someone else.

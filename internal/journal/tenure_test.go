@@ -72,7 +72,7 @@ func project(t *testing.T, j *journal.Journal, tenure *journal.Tenure, wake func
 		var r projections.Record
 		s, r = projections.Fold(s, e)
 		states[operation] = s
-		if err := tenure.Commit(t.Context(), r, wake(s)); err != nil {
+		if err := commit(t.Context(), tenure, r, wake(s)); err != nil {
 			t.Fatalf("commit of fact %d: %v", e.Sequence, err)
 		}
 	}
@@ -155,14 +155,14 @@ func TestAnOldTenureIsFenced(t *testing.T) {
 
 		// A projector whose writes are all unanswered and land much later.
 		never := memory.Inject(store, func(c memory.Call) memory.Fault {
-			if c.Op == memory.OpPublish && c.Subject != fmt.Sprintf("epoch.%02d", partition) && c.Subject != fmt.Sprintf("history.1.%02d.takeover", partition) {
+			if (c.Op == memory.OpPublish || c.Op == memory.OpRun) && c.Subject != fmt.Sprintf("epoch.%02d", partition) && c.Subject != fmt.Sprintf("history.1.%02d.takeover", partition) {
 				return memory.Fault{Kind: memory.Late, After: 1 << 30}
 			}
 			return memory.Fault{}
 		})
 		slow := take(t, newJournal(never), partition)
 		for what, try := range map[string]func(context.Context) error{
-			"commit": func(ctx context.Context) error { return slow.Commit(ctx, record, nil) },
+			"commit": func(ctx context.Context) error { return commit(ctx, slow, record, nil) },
 			"wake":   func(ctx context.Context) error { return slow.Wake(ctx, *stale) },
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -178,11 +178,11 @@ func TestAnOldTenureIsFenced(t *testing.T) {
 		}
 		never.Land(t.Context())
 		for what, err := range map[string]error{
-			"old commit":           old.Commit(t.Context(), record, nil),
-			"old commit and wake":  old.Commit(t.Context(), record, stale),
+			"old commit":           commit(t.Context(), old, record, nil),
+			"old commit and wake":  commit(t.Context(), old, record, stale),
 			"old wake":             old.Wake(t.Context(), *stale),
 			"old cancel":           old.Wake(t.Context(), journal.Wake{Operation: s.Operation}),
-			"slow commit and wake": slow.Commit(t.Context(), record, stale),
+			"slow commit and wake": commit(t.Context(), slow, record, stale),
 		} {
 			if !errors.Is(err, journal.ErrFenced) {
 				t.Errorf("%s: %v", what, err)
@@ -220,7 +220,7 @@ func TestEveryStepOfAProjectorFails(t *testing.T) {
 					operation := fmt.Sprintf("op_%d", n)
 					count := 0
 					faulty := memory.Inject(store, func(c memory.Call) memory.Fault {
-						if c.Op != memory.OpPublish {
+						if c.Op != memory.OpPublish && c.Op != memory.OpRun {
 							return memory.Fault{}
 						}
 						count++
@@ -572,7 +572,7 @@ func BenchmarkLifeOnTheDouble(b *testing.B) {
 			var r projections.Record
 			projected, r = projections.Fold(projected, e)
 			w := &journal.Wake{Operation: operation, Provider: "example", Version: e.Sequence, At: now.Add(time.Minute)}
-			if err := tenure.Commit(b.Context(), r, w); err != nil {
+			if err := commit(b.Context(), tenure, r, w); err != nil {
 				b.Fatal(err)
 			}
 			now = now.Add(2 * time.Minute)
@@ -680,4 +680,15 @@ func TestALeaderThatWasCutOffIsNotBelieved(t *testing.T) {
 			}
 		}
 	})
+}
+
+// commit is what a projector does for one fact: the wake-up, if Next moved, goes
+// before the record.
+func commit(ctx context.Context, t *journal.Tenure, r projections.Record, w *journal.Wake) error {
+	if w != nil {
+		if err := t.Wake(ctx, *w); err != nil {
+			return err
+		}
+	}
+	return t.CommitRun(ctx, []projections.Record{r})
 }

@@ -282,6 +282,11 @@ type Work struct {
 	caught recent
 	own    map[string]string
 
+	// Room that the steps use one after the other.
+	entries []projections.Entry
+	moves   []move
+	records []projections.Record
+
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
 

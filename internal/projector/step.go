@@ -38,7 +38,7 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	if w.counted {
 		most = stepAtOnce
 	}
-	entries := append(make([]projections.Entry, 0, most), first)
+	entries := append(w.entries[:0], first)
 	for len(entries) < most {
 		e, err := w.next(ctx, -1)
 		if err != nil {
@@ -49,6 +49,8 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	if !w.counted {
 		return true, w.catchUp(ctx, entries) // more is likely to wait
 	}
+	w.entries = entries[:0] // most steps are of one fact, and each would make room anew
+	defer clear(entries)
 	if err := w.project(ctx, entries); err != nil {
 		return false, err
 	}
@@ -110,16 +112,20 @@ func (w *Work) catchUp(ctx context.Context, entries []projections.Entry) error {
 
 // project records facts of a partition that was swept.
 func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
-	type move struct{ before, after projections.State }
-	var moves []move
-	var records []projections.Record
-	states := map[string]projections.State{}
+	moves, records := w.moves[:0], w.records[:0]
+	defer func() {
+		clear(moves)
+		clear(records)
+		w.moves, w.records = moves[:0], records[:0]
+	}()
 	wakes := map[string]int{} // by operation: where in list
 	var list []journal.Wake
 	for _, entry := range entries {
 		operation := entry.Event.Operation
-		before, ok := states[operation]
-		if !ok {
+		var before projections.State
+		if i := lastMove(moves, operation); i >= 0 {
+			before = moves[i].after
+		} else {
 			var err error
 			if before, err = w.state(ctx, operation); err != nil {
 				return err
@@ -149,7 +155,6 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 			wakes[operation] = len(list)
 			list = append(list, *wake)
 		}
-		states[operation] = after
 		records = append(records, record)
 		moves = append(moves, move{before, after})
 	}
@@ -179,17 +184,25 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 	return nil
 }
 
-// record appends to the history.
-func (w *Work) record(ctx context.Context, records []projections.Record) (err error) {
-	switch len(records) {
-	case 0:
-		return nil
-	case 1:
-		err = w.tenure.Commit(ctx, records[0], nil)
-	default:
-		err = w.tenure.CommitRun(ctx, records)
+// move is what one fact did to an operation.
+type move struct{ before, after projections.State }
+
+// lastMove is where the newest move of the operation is, -1 for none.
+func lastMove(moves []move, operation string) int {
+	for i := len(moves) - 1; i >= 0; i-- {
+		if moves[i].after.Operation == operation {
+			return i
+		}
 	}
-	if err != nil {
+	return -1
+}
+
+// record appends to the history.
+func (w *Work) record(ctx context.Context, records []projections.Record) error {
+	if len(records) == 0 {
+		return nil
+	}
+	if err := w.tenure.CommitRun(ctx, records); err != nil {
 		return fmt.Errorf("project %d facts of partition %s: %w", len(records), w.tenure.Partition(), err)
 	}
 	return nil

@@ -287,7 +287,7 @@ func lostConnection(t *testing.T, c *cluster, account string) {
 			t.Fatal(err)
 		}
 		_, record := projections.Fold(projections.State{}, lines[0].Entry)
-		deliver := lose(t, "history", j, store, func() error { return tenure.Commit(t.Context(), record, nil) })
+		deliver := lose(t, "history", j, store, func() error { return tenure.CommitRun(t.Context(), []projections.Record{record}) })
 		before := arrived()
 		deliver()
 		eventually(t, "the first copy arrives", func() bool { return arrived() > before })

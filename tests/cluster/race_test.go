@@ -100,6 +100,19 @@ func (c *counted) Publish(ctx context.Context, s journal.Stream, m journal.Outgo
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	sequence, err := c.Store.Publish(ctx, s, m)
+	c.count(err)
+	return sequence, err
+}
+
+func (c *counted) PublishRun(ctx context.Context, s journal.Stream, guard journal.Guard, list []journal.Outgoing) (uint64, error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	sequence, err := c.Store.PublishRun(ctx, s, guard, list)
+	c.count(err)
+	return sequence, err
+}
+
+func (c *counted) count(err error) {
 	switch {
 	case errors.Is(err, journal.ErrInFlight):
 		c.inFlight.Add(1)
@@ -108,7 +121,6 @@ func (c *counted) Publish(ctx context.Context, s journal.Stream, m journal.Outgo
 	case errors.Is(err, journal.ErrUnanswered):
 		c.unanswered.Add(1)
 	}
-	return sequence, err
 }
 
 // Authors on three servers decide on one state at the same time. Whoever the
