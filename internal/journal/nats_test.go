@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // startServer starts an embedded server inside the caller's bubble.
 func startServer(t *testing.T) *broker.Broker {
 	t.Helper()
-	b, err := broker.Start(broker.Config{Dir: t.TempDir(), Run: "run", Now: time.Now, Sync: broker.SyncInterval})
+	b, err := broker.Start(broker.Config{Dir: t.TempDir(), Run: "run", Now: time.Now, Sync: broker.SyncInterval, SyncEvery: 24 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

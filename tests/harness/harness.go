@@ -225,7 +225,7 @@ func (h *House) Start() {
 	clock := wire.NewSystemClock()
 	run := wire.NewID()
 	var err error
-	h.Broker, err = broker.Start(broker.Config{Dir: h.dir, Run: run, Now: time.Now, Sync: broker.SyncInterval})
+	h.Broker, err = broker.Start(broker.Config{Dir: h.dir, Run: run, Now: time.Now, Sync: broker.SyncInterval, SyncEvery: 24 * time.Hour})
 	must(err)
 	h.nats, err = journal.Connect(h.ctx, journal.Config{Dial: h.Broker.InProcess, Name: "harness", Replicas: 1})
 	must(err)

@@ -213,7 +213,7 @@ func inMemory(t *testing.T) *place {
 }
 
 func embedded(t *testing.T) *place {
-	b, err := broker.Start(broker.Config{Dir: t.TempDir(), Run: wire.NewID(), Now: time.Now, Sync: broker.SyncInterval})
+	b, err := broker.Start(broker.Config{Dir: t.TempDir(), Run: wire.NewID(), Now: time.Now, Sync: broker.SyncInterval, SyncEvery: 24 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -314,7 +314,8 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 		*first = false
 		a.swept = true
 		for _, op := range w.ops {
-			if journal.Partition(op.id) == partition {
+			// The sweep of one that was overtaken says nothing about what came since.
+			if journal.Partition(op.id) == partition && w.working[partition] == a {
 				op.unswept = false
 			}
 		}

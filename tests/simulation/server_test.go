@@ -17,7 +17,7 @@ const batch = 32
 // onServer plays seeds one after the other on one embedded server in a bubble.
 func onServer(t *testing.T, seeds []uint64, tracing bool, each func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := broker.Start(broker.Config{Dir: t.TempDir(), Run: "run", Now: time.Now, Sync: broker.SyncInterval})
+		b, err := broker.Start(broker.Config{Dir: t.TempDir(), Run: "run", Now: time.Now, Sync: broker.SyncInterval, SyncEvery: 24 * time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
