@@ -55,7 +55,8 @@ func keepHeapSmall(ctx context.Context) {
 	}
 	every := time.NewTicker(heapEvery)
 	defer every.Stop()
-	now, live := mostSpare, []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	// Not known: an earlier run in this process may have set it.
+	now, live := 0, []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	held, again, asked := holds(), false, time.Now()
 	for {
 		select {

@@ -19,8 +19,8 @@ const takeover = "takeover" // last token of a take-over record; no operation ha
 // flight at most.
 //
 // Guards keep out whoever had the partition before, however late its writes
-// land: every write to WAKEUPS expects this tenure's epoch, a single one to
-// HISTORY the last sequence of the partition, and each record of a run this
+// land: every write to WAKEUPS expects this tenure's epoch, a take-over record in
+// HISTORY the last sequence of the partition, and every other record there this
 // tenure's take-over record as the newest.
 type Tenure struct {
 	j         *Journal
@@ -290,8 +290,12 @@ func (t *Tenure) writeHistory(ctx context.Context, name string, data []byte) err
 }
 
 // CommitRun appends records one behind the other, in the order of their facts,
-// whose wake-ups the caller has published or leaves to its next sweep. Errors
-// are as for Commit; what was appended of a run is not appended again.
+// whose wake-ups the caller has published or leaves to its next sweep: a crash
+// after a wake-up leaves an operation that is looked at once more than needed, and
+// the other order could leave one that is never looked at. ErrFenced ends the
+// tenure: stop, and touch nothing. After another error the same records may be
+// tried again, and others only by a new tenure; what was appended of a run is not
+// appended again.
 func (t *Tenure) CommitRun(ctx context.Context, list []projections.Record) error {
 	messages := make([]Outgoing, len(list))
 	for i := range list {
