@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	keptAskers = 256 // idle
+	keptAddresses = 256 // of a kind, idle
 
 	noResponders = "503" // status of the server's answer where nobody listens
 
@@ -29,19 +29,24 @@ const (
 type asks struct {
 	conn *nats.Conn
 
-	mu      sync.Mutex    // guards what follows
-	idle    []*asker      // the one that asked last at the end
-	runners []*runner     // the same of runs
-	lost    chan struct{} // closed when the connection is lost: no answer comes any more
+	mu   sync.Mutex    // guards what follows
+	ones addresses     // for one answer
+	many addresses     // for those to the messages of a run
+	lost chan struct{} // closed when the connection is lost: no answer comes any more
 }
 
-// asker is such an address. One whose answer did not come in time is given up: a
-// late one must not be taken for the answer to the next.
-type asker struct {
+// addresses are those that nobody uses, the one that was used last at the end.
+type addresses []*address
+
+// address is where answers come: to one request at a time, or to the messages of
+// one run. To subscribe costs the server as much as several messages, so it stays.
+// One whose answers did not all come is given up: a late one must not be taken
+// for the answer to the next.
+type address struct {
 	inbox   string
 	sub     *nats.Subscription
 	answers chan *nats.Msg
-	timer   *time.Timer
+	timer   *time.Timer // of a request
 }
 
 // request sends m, whose reply address it sets, and gives the one answer, for
@@ -51,7 +56,7 @@ func (a *asks) request(ctx context.Context, m *nats.Msg, limit time.Duration) (*
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	one, lost, err := a.take()
+	one, lost, err := a.take(&a.ones, "", 1)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +69,7 @@ func (a *asks) request(ctx context.Context, m *nats.Msg, limit time.Duration) (*
 	select {
 	case answer := <-one.answers:
 		one.timer.Stop()
-		a.put(one)
+		a.put(&a.ones, one)
 		if len(answer.Data) == 0 && answer.Header.Get(statusHeader) == noResponders {
 			return nil, nats.ErrNoResponders
 		}
@@ -80,75 +85,40 @@ func (a *asks) request(ctx context.Context, m *nats.Msg, limit time.Duration) (*
 	return nil, err
 }
 
-func (a *asks) take() (*asker, <-chan struct{}, error) {
+// take gives an address that nobody uses, where the server may send so many answers
+// to the inbox and what follows it, and what is closed when none can come any more.
+func (a *asks) take(idle *addresses, below string, answers int) (*address, <-chan struct{}, error) {
 	a.mu.Lock()
 	lost := a.lost
-	if last := len(a.idle) - 1; last >= 0 {
-		one := a.idle[last]
-		a.idle = a.idle[:last]
+	if last := len(*idle) - 1; last >= 0 {
+		one := (*idle)[last]
+		*idle = (*idle)[:last]
 		a.mu.Unlock()
 		return one, lost, nil
 	}
 	a.mu.Unlock()
-	one := &asker{inbox: a.conn.NewInbox(), answers: make(chan *nats.Msg, 1), timer: time.NewTimer(time.Hour)}
+	one := &address{inbox: a.conn.NewInbox(), answers: make(chan *nats.Msg, answers), timer: time.NewTimer(time.Hour)}
 	one.timer.Stop()
 	var err error
-	one.sub, err = a.conn.ChanSubscribe(one.inbox, one.answers)
+	one.sub, err = a.conn.ChanSubscribe(one.inbox+below, one.answers)
 	return one, lost, err
 }
 
-func (a *asks) put(one *asker) {
+// put takes back one whose answers have all come.
+func (a *asks) put(idle *addresses, one *address) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.idle) < keptAskers {
-		a.idle = append(a.idle, one)
+	if len(*idle) < keptAddresses {
+		*idle = append(*idle, one)
 		return
 	}
 	one.drop()
 }
 
-func (one *asker) drop() {
+func (one *address) drop() {
 	one.timer.Stop()
 	_ = one.sub.Unsubscribe() // it fails where the connection is closed, and the address with it
 }
-
-// runner is an address for the answers to the messages of one run at a time. To
-// subscribe costs the server as much as several messages.
-type runner struct {
-	inbox   string
-	sub     *nats.Subscription
-	answers chan *nats.Msg
-}
-
-// runner gives one that nobody uses, and what asks.take gives beside.
-func (a *asks) runner() (*runner, <-chan struct{}, error) {
-	a.mu.Lock()
-	lost := a.lost
-	if last := len(a.runners) - 1; last >= 0 {
-		one := a.runners[last]
-		a.runners = a.runners[:last]
-		a.mu.Unlock()
-		return one, lost, nil
-	}
-	a.mu.Unlock()
-	one := &runner{inbox: a.conn.NewInbox(), answers: make(chan *nats.Msg, 2*RunMost+2)} // the server sends no more for one run
-	var err error
-	one.sub, err = a.conn.ChanSubscribe(one.inbox+".>", one.answers)
-	return one, lost, err
-}
-
-// rest takes back one whose answers have all come.
-func (a *asks) rest(one *runner) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.runners) < keptAskers {
-		a.runners = append(a.runners, one)
-		return
-	}
-	one.drop()
-}
-
-func (one *runner) drop() { _ = one.sub.Unsubscribe() } // as asker.drop
 
 // disconnected ends the requests that are under way.
 func (a *asks) disconnected() {

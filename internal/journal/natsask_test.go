@@ -83,8 +83,8 @@ func TestRequests(t *testing.T) {
 				t.Errorf("%q, %v for %q", got, err, words)
 			}
 		}
-		if len(a.idle) != 1 || a.conn.NumSubscriptions() != 2 {
-			t.Errorf("%d addresses, %d subscriptions", len(a.idle), a.conn.NumSubscriptions())
+		if len(a.ones) != 1 || a.conn.NumSubscriptions() != 2 {
+			t.Errorf("%d addresses, %d subscriptions", len(a.ones), a.conn.NumSubscriptions())
 		}
 	})
 	bubble("a late answer is nobody's", func(t *testing.T, a *asks, _ *server.Server) {

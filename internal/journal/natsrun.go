@@ -89,7 +89,7 @@ const (
 // stores message after message, and nothing more after one that is refused or
 // did not come.
 func (n *NATS) fastRun(ctx context.Context, s Stream, guard Guard, list []Outgoing) (uint64, error) {
-	one, lost, err := n.asks.runner()
+	one, lost, err := n.asks.take(&n.asks.many, ".>", 2*RunMost+2) // the server sends no more for one run
 	if err != nil {
 		return 0, classify(err)
 	}
@@ -99,13 +99,13 @@ func (n *NATS) fastRun(ctx context.Context, s Stream, guard Guard, list []Outgoi
 		one.drop() // more answers may come
 		return 0, err
 	}
-	n.asks.rest(one)
+	n.asks.put(&n.asks.many, one)
 	return last, nil
 }
 
 // run is one run under an address of its own. It has heard all that there is to
 // hear if it gives no error.
-func (n *NATS) run(ctx context.Context, s Stream, guard Guard, list []Outgoing, one *runner, lost <-chan struct{}, id string) (uint64, error) {
+func (n *NATS) run(ctx context.Context, s Stream, guard Guard, list []Outgoing, one *address, lost <-chan struct{}, id string) (uint64, error) {
 	place := one.inbox + "." + id + runFlow
 	for i, m := range list {
 		m.Guard = &guard
