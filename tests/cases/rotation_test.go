@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/counterfoil/counterfoil/client"
@@ -251,6 +252,7 @@ func TestAnAccountIsTakenAway(t *testing.T) {
 		waiting := submit("waiting")
 		h.SetCredentials(one)
 		time.Sleep(time.Second)
+		synctest.Wait() // until nobody reads the file: meanwhile the version before counts
 		taken := time.Now()
 		time.Sleep(10 * time.Minute)
 		want(t, "calls without the account", len(came(h, simulator.Filter{}, taken)), 0)
@@ -349,6 +351,7 @@ func TestDeniedKey(t *testing.T) {
 		}
 		h.SetCredentials(plain + "denied_keys: [" + id + "]\n")
 		time.Sleep(time.Second)
+		synctest.Wait() // until nobody reads the file: meanwhile the version before counts
 		_, err = c.Get(t.Context(), op.ID)
 		denied := problemOf(t, err)
 		_, err = unknown.Get(t.Context(), op.ID)
@@ -360,6 +363,7 @@ func TestDeniedKey(t *testing.T) {
 		}
 		h.SetCredentials(plain)
 		time.Sleep(time.Second)
+		synctest.Wait() // until nobody reads the file: meanwhile the version before counts
 		if _, err := c.Get(t.Context(), op.ID); err != nil {
 			t.Errorf("no longer denied: %v", err)
 		}
@@ -423,6 +427,7 @@ func TestPrincipalsAndAccounts(t *testing.T) {
 		// The key was not used up by the refusal.
 		h.SetCredentials(grants(`"example/*"`))
 		time.Sleep(time.Second)
+		synctest.Wait() // until nobody reads the file: meanwhile the version before counts
 		theirs, err := submit(h.Client, "theirs", "research")
 		if err != nil {
 			t.Fatal(err)
@@ -439,6 +444,7 @@ func TestPrincipalsAndAccounts(t *testing.T) {
 		}
 		h.SetCredentials(grants("example/default"))
 		time.Sleep(time.Second)
+		synctest.Wait()                                   // until nobody reads the file: meanwhile the version before counts
 		for _, key := range []string{"stuck", "theirs"} { // replays
 			if _, err := submit(h.Client, key, "research"); err != nil {
 				t.Errorf("what is recorded under %s does not stand: %v", key, err)
