@@ -23,6 +23,8 @@ const (
 	readAsk     = 250 * time.Millisecond
 	readWithout = 5 * time.Second
 	readCome    = time.Second // in which a message comes that the server has for us
+	// readSure is how long a wait must be for the leader to be asked at its end.
+	readSure = time.Second
 )
 
 const everything = ">" // as a filter
@@ -91,6 +93,9 @@ func (c *natsCursor) Next(ctx context.Context, wait time.Duration) (Message, err
 				return out, nil
 			}
 		case <-timer.C:
+			if wait < readSure {
+				return Message{}, ErrNoMessage
+			}
 			// What the consumer lost at its end no later message reveals.
 			return c.ask(ctx)
 		case <-ctx.Done():

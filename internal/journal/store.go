@@ -131,7 +131,8 @@ const RunMost = 1000
 type Cursor interface {
 	// Next gives the next message, waiting for one that is not there yet. With
 	// a wait of 0 it says ErrNoMessage if the leader has none, otherwise when wait
-	// is over. With a wait below 0 it gives what has come already and asks nobody.
+	// is over. With a wait below 0 it gives what has come already and asks nobody; one
+	// below a second may end without asking whether something was lost on its way.
 	// After any error the cursor stands where it stood.
 	Next(ctx context.Context, wait time.Duration) (Message, error)
 	// Close lets go of what the server holds for the cursor.

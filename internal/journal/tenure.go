@@ -33,7 +33,12 @@ type Tenure struct {
 	taken     uint64 // sequence of our newest take-over record
 	position  uint64 // ledger sequence of the newest fact in the history
 	unsettled bool   // a write to WAKEUPS may yet land under the present epoch
+
+	room []byte // for the records of a run: a store keeps none of the bytes it is given
 }
+
+// keptRoom bounds what a tenure keeps for its next run.
+const keptRoom = 64 << 10
 
 type takeoverRecord struct {
 	position uint64
@@ -298,14 +303,17 @@ func (t *Tenure) writeHistory(ctx context.Context, name string, data []byte) err
 // appended again.
 func (t *Tenure) CommitRun(ctx context.Context, list []projections.Record) error {
 	messages := make([]Outgoing, len(list))
+	room := t.room[:0]
 	for i := range list {
 		if err := checkOperation(list[i].State.Operation); err != nil {
 			return err
 		}
-		messages[i] = Outgoing{
-			Subject: t.j.generation.subject(t.partition, list[i].State.Operation),
-			Data:    codec.Append(make([]byte, 0, 1536), &list[i]),
-		}
+		begin := len(room)
+		room = codec.Append(room, &list[i])
+		messages[i] = Outgoing{Subject: t.j.generation.subject(t.partition, list[i].State.Operation), Data: room[begin:]}
+	}
+	if t.room = room; cap(room) > keptRoom {
+		t.room = nil
 	}
 	refusals := 0
 	for attempt := 0; ; attempt++ {

@@ -8,7 +8,9 @@
 // compared with their states. From then on it folds for each fact the state,
 // publishes the wake-up if the next look moved, and then appends the history
 // record: a crash between the two leaves a wake-up without its record, whose
-// reader folds the ledger's tail itself, and the next tenure sweeps.
+// reader folds the ledger's tail itself, and the next tenure sweeps. With timers
+// both may wait: records for more of them, wake-ups until an operation has shown
+// that it needs one.
 package projector
 
 import (
@@ -260,8 +262,11 @@ func (p *Projector) tenure(ctx context.Context, partition int, caught *func()) e
 	}
 }
 
-// unwritten is before every look, so that it does not stand.
-const unwritten = math.MinInt64
+// Both are before every look, so that they do not stand.
+const (
+	unwritten = math.MinInt64     // one was needed while the tenure caught up
+	none      = math.MinInt64 + 1 // the operation is younger than the tenure, which wrote none
+)
 
 // Work is one tenure of one partition at work. It belongs to one goroutine.
 type Work struct {
@@ -272,8 +277,8 @@ type Work struct {
 	board  *journal.Slate // what the process knows of the partition
 
 	// standing holds for when the wake-up of an operation is set that this tenure
-	// published or found, in ns since 1970. What is not here does not stand. It is
-	// unwritten where one was needed while the tenure caught up.
+	// published or found, in ns since 1970; unwritten or none. What is not here does
+	// not stand.
 	standing map[string]int64
 
 	// What is known of the facts that were caught up with, until the sweep behind
@@ -282,10 +287,17 @@ type Work struct {
 	caught recent
 	own    map[string]string
 
-	// Room that the steps use one after the other.
-	entries []projections.Entry
-	moves   []move
-	records []projections.Record
+	// What is folded and not recorded yet, and since when the first of it waits.
+	moves     []move
+	records   []projections.Record
+	lingering time.Time
+
+	// owed holds since when an operation has needed a wake-up that is not written
+	// yet; the first of them is due at payday.
+	owed   map[string]time.Time
+	payday time.Time
+
+	entries []projections.Entry // room that the steps use one after the other
 
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last
@@ -305,7 +317,7 @@ func (p *Projector) Open(ctx context.Context, t *journal.Tenure) (*Work, error) 
 	}
 	return &Work{
 		p: p, tenure: t, facts: facts, board: t.Slate(),
-		standing: map[string]int64{}, own: map[string]string{}, resting: map[string]projections.State{},
+		standing: map[string]int64{}, owed: map[string]time.Time{}, own: map[string]string{}, resting: map[string]projections.State{},
 	}, nil
 }
 
@@ -373,6 +385,7 @@ func (w *Work) wakeOf(s projections.State) journal.Wake {
 
 // stand notes for when the wake-up of an operation is set, or that it has none.
 func (w *Work) stand(operation string, at time.Time) {
+	delete(w.owed, operation)
 	if at.IsZero() {
 		delete(w.standing, operation)
 		return

@@ -22,13 +22,23 @@ func (w *Work) rest(s projections.State) {
 	w.resting[s.Operation] = s
 }
 
-// patience is how long the work may wait for the next fact: a hold that ends is
-// told by nobody.
-func (w *Work) patience(left time.Duration) time.Duration {
-	if len(w.resting) == 0 {
+// Patience is how long the work may wait for the next fact: a hold that ends is
+// told by nobody, and records and wake-ups do not wait longer.
+func (w *Work) Patience(left time.Duration) time.Duration {
+	if left <= 0 {
 		return left
 	}
-	return min(left, releaseEvery)
+	if len(w.resting) > 0 {
+		left = min(left, releaseEvery)
+	}
+	now := w.p.cfg.Clock.Now()
+	if len(w.records) > 0 {
+		left = min(left, w.lingering.Add(w.lingers()).Sub(now))
+	}
+	if len(w.owed) > 0 {
+		left = min(left, w.payday.Sub(now))
+	}
+	return max(left, 0)
 }
 
 // release ends the rest of operations whose hold is over. A crash in between

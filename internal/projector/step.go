@@ -17,23 +17,47 @@ const (
 	// of the others.
 	catchAtOnce = 400
 	stepAtOnce  = 32
+
+	// Where timers attend to the operations, others of this process learn of a fact
+	// from the board, and records wait up to linger for more, so that a run of them
+	// costs as much as one did. lingerMost of them wait for no more.
+	linger     = 100 * time.Millisecond
+	lingerMost = 64
 )
 
 // Step projects the next facts, waiting for the first at most so long. It says
-// whether there was one.
+// whether there was one. Where it was not to wait and there is none, all are
+// recorded.
 func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	if err := w.release(ctx); err != nil {
 		return false, err
 	}
-	first, err := w.next(ctx, w.patience(wait))
+	if err := w.pay(ctx); err != nil {
+		return false, err
+	}
+	if err := w.flush(ctx, w.lingers()); err != nil {
+		return false, err
+	}
+	first, err := w.next(ctx, w.Patience(wait))
 	switch {
 	case errors.Is(err, journal.ErrNoMessage):
-		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{}) // it has caught up, if it had to
+		left := w.lingers()
+		if wait <= 0 {
+			left = 0
+		}
+		if err := w.flush(ctx, left); err != nil {
+			return false, err
+		}
+		if len(w.records) == 0 {
+			w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{}) // it has caught up, if it had to
+		}
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("read partition %s: %w", w.tenure.Partition(), err)
 	}
-	w.p.cfg.Observe.Behind(w.tenure.Partition(), first.Time)
+	if len(w.records) == 0 {
+		w.p.cfg.Observe.Behind(w.tenure.Partition(), first.Time)
+	}
 	most := catchAtOnce
 	if w.counted {
 		most = stepAtOnce
@@ -54,7 +78,12 @@ func (w *Work) Step(ctx context.Context, wait time.Duration) (bool, error) {
 	if err := w.project(ctx, entries); err != nil {
 		return false, err
 	}
-	w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
+	if err := w.flush(ctx, w.lingers()); err != nil {
+		return false, err
+	}
+	if len(w.records) == 0 {
+		w.p.cfg.Observe.Behind(w.tenure.Partition(), time.Time{})
+	}
 	return true, nil
 }
 
@@ -110,26 +139,17 @@ func (w *Work) catchUp(ctx context.Context, entries []projections.Entry) error {
 	return w.record(ctx, records)
 }
 
-// project records facts of a partition that was swept.
+// project folds facts of a partition that was swept, and writes their names and
+// wake-ups. Their records wait for flush.
 func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
-	moves, records := w.moves[:0], w.records[:0]
-	defer func() {
-		clear(moves)
-		clear(records)
-		w.moves, w.records = moves[:0], records[:0]
-	}()
 	wakes := map[string]int{} // by operation: where in list
 	var list []journal.Wake
+	now := w.p.cfg.Clock.Now()
 	for _, entry := range entries {
 		operation := entry.Event.Operation
-		var before projections.State
-		if i := lastMove(moves, operation); i >= 0 {
-			before = moves[i].after
-		} else {
-			var err error
-			if before, err = w.state(ctx, operation); err != nil {
-				return err
-			}
+		before, err := w.state(ctx, operation)
+		if err != nil {
+			return err
 		}
 		after, record, fresh := w.fold(before, entry)
 		if !fresh {
@@ -151,25 +171,54 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 		switch wake := w.wake(before, after); {
 		case some:
 			list[at] = w.wakeOf(after)
-		case wake != nil:
+		case wake == nil:
+		case w.owe(before, after, now):
+		default:
 			wakes[operation] = len(list)
 			list = append(list, *wake)
 		}
-		records = append(records, record)
-		moves = append(moves, move{before, after})
+		if len(w.records) == 0 {
+			w.lingering = now
+		}
+		w.records = append(w.records, record)
+		w.moves = append(w.moves, move{before, after})
 	}
 	// The wake-ups go first. A crash here leaves them without their records; whoever
 	// they wake folds the tail itself, and the next tenure derives them again.
+	return w.publish(ctx, list)
+}
+
+// publish writes wake-ups and notes for when they are set.
+func (w *Work) publish(ctx context.Context, list []journal.Wake) error {
 	if err := w.tenure.WakeRun(ctx, list); err != nil {
-		return fmt.Errorf("project %d facts of partition %s: %w", len(records), w.tenure.Partition(), err)
-	}
-	if err := w.record(ctx, records); err != nil {
-		return err
+		return fmt.Errorf("wake %d operations of partition %s: %w", len(list), w.tenure.Partition(), err)
 	}
 	for _, wake := range list {
 		w.stand(wake.Operation, wake.At)
 	}
-	for _, m := range moves {
+	return nil
+}
+
+// lingers is how long records may wait for more: not at all where the history is
+// how others learn of a fact, nor while a sweep reads it.
+func (w *Work) lingers() time.Duration {
+	if w.p.cfg.Timers == nil || w.since != nil {
+		return 0
+	}
+	return linger
+}
+
+// flush writes the records that have waited so long, and all if they are many. A
+// crash before it leaves facts that the next tenure catches up with, whose sweep
+// compares their names and wake-ups.
+func (w *Work) flush(ctx context.Context, waited time.Duration) error {
+	if len(w.records) == 0 || len(w.records) < lingerMost && waited > 0 && w.p.cfg.Clock.Now().Sub(w.lingering) < waited {
+		return nil
+	}
+	if err := w.record(ctx, w.records); err != nil {
+		return err
+	}
+	for _, m := range w.moves {
 		if w.since != nil {
 			moved := w.since[m.after.Operation]
 			if moved == nil {
@@ -181,21 +230,14 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), m.before, m.after)
 		w.rest(m.after)
 	}
+	clear(w.moves)
+	clear(w.records)
+	w.moves, w.records = w.moves[:0], w.records[:0]
 	return nil
 }
 
 // move is what one fact did to an operation.
 type move struct{ before, after projections.State }
-
-// lastMove is where the newest move of the operation is, -1 for none.
-func lastMove(moves []move, operation string) int {
-	for i := len(moves) - 1; i >= 0; i-- {
-		if moves[i].after.Operation == operation {
-			return i
-		}
-	}
-	return -1
-}
 
 // record appends to the history.
 func (w *Work) record(ctx context.Context, records []projections.Record) error {
@@ -208,8 +250,13 @@ func (w *Work) record(ctx context.Context, records []projections.Record) error {
 	return nil
 }
 
-// state gives the operation's state as last projected.
+// state gives the operation's state as last folded.
 func (w *Work) state(ctx context.Context, operation string) (projections.State, error) {
+	for i := len(w.moves) - 1; i >= 0; i-- {
+		if w.moves[i].after.Operation == operation {
+			return w.moves[i].after, nil
+		}
+	}
 	if s, ok := w.board.State(operation); ok {
 		return s, nil
 	}

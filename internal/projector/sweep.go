@@ -37,6 +37,9 @@ const (
 // Between the operations it projects what comes meanwhile, once the tenure was
 // swept before; of what moves so only the names are compared.
 func (w *Work) Sweep(ctx context.Context, orphans bool) error {
+	if err := w.flush(ctx, 0); err != nil {
+		return err
+	}
 	w.since = map[string]*since{}
 	survey, err := w.p.cfg.Journal.Survey(ctx)
 	if err != nil {
@@ -54,6 +57,9 @@ func (w *Work) Begin(ctx context.Context) error {
 // sweepTogether is Sweep in a round with the other partitions of this process. It
 // says when the round began.
 func (w *Work) sweepTogether(ctx context.Context, orphans bool) (began time.Time, err error) {
+	if err := w.flush(ctx, 0); err != nil {
+		return began, err
+	}
 	w.since = map[string]*since{}
 	behind := len(w.own) + len(w.standing)
 	m := w.p.join(ctx, w.tenure.Partition(), !w.counted && w.p.cfg.Timers != nil, behind)

@@ -42,7 +42,8 @@ func (d *told) take() []string {
 
 func withTimers(d *told) func(*Config) { return func(c *Config) { c.Timers = d } }
 
-// With timers a wake-up stands from the next look to twice the grace behind it.
+// With timers a wake-up stands from the next look to twice the grace behind it, and
+// one that is needed is written when it has been owed for a while.
 func TestWakeUpStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHall(t)
@@ -56,12 +57,21 @@ func TestWakeUpStands(t *testing.T) {
 			h.catchUp(w)
 			same(t, h.take(), want...)
 		}
-		h.create(op)
-		step("wake."+op, "record "+op)
-		pending, _ := h.pending(op)
-		if want := h.state(op).NextLook.Add(grace); !pending.At.Equal(want) {
-			t.Errorf("set for %s, want %s", pending.At, want)
+		paid := func() {
+			t.Helper()
+			time.Sleep(credit - time.Nanosecond)
+			step()
+			time.Sleep(time.Nanosecond)
+			step("wake." + op)
+			pending, _ := h.pending(op)
+			if want := h.state(op).NextLook.Add(grace); !pending.At.Equal(want) {
+				t.Errorf("set for %s, want %s", pending.At, want)
+			}
 		}
+		h.create(op)
+		step("record " + op)
+		paid()
+		pending, _ := h.pending(op)
 		// The open attempt is waited for 25 s, and the job read after a minute.
 		h.accept(op, "j-1")
 		step("record "+op, "record "+op)
@@ -73,23 +83,142 @@ func TestWakeUpStands(t *testing.T) {
 		if !d.at[op].Equal(h.state(op).NextLook) {
 			t.Errorf("due at %s", d.at[op])
 		}
-		observed := func(word string, class events.Class) {
-			h.put(op, &events.JobObserved{JobID: "j-1", Claim: events.ClaimOwn, Remote: word, State: class, Call: events.Call{AsOf: h.state(op).Sequence, LeftAt: time.Now()}})
-		}
+		paid()
 		// A look that lies behind it takes another.
-		time.Sleep(time.Minute)
-		observed("running", events.ClassRunning)
-		step("wake."+op, "record "+op)
-		// One that comes much sooner, too.
 		h.put(op, &events.StepDeferred{Until: time.Now().Add(time.Hour), Reason: events.DeferThrottled})
-		step("wake."+op, "record "+op)
+		step("record " + op)
+		paid()
+		// One that comes much sooner, too.
 		h.put(op, &events.StepDeferred{Until: time.Now(), Reason: events.DeferThrottled})
-		step("wake."+op, "record "+op)
+		step("record " + op)
+		paid()
 		// None is cancelled, and a look after that has one again.
 		h.put(op, &events.JobContested{JobID: "j-1", Owner: "op_other"})
 		step("cancel wake."+op, "record "+op)
 		h.put(op, &events.CancelRequested{Who: "alice"})
 		step("record " + op)
+	})
+}
+
+// An operation that ends before its wake-up is due to be written has none, and none
+// to be cancelled; a tenure that ends before leaves it to the next one's sweep.
+func TestOwedWakeUps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t)
+		d := &told{at: map[string]time.Time{}}
+		partition, ops := partitioned(payMost + 10)
+		short, list := ops[0], ops[1:]
+		w := h.swept(h.projector(withTimers(d)), partition)
+		h.create(short)
+		h.accept(short, "j-short")
+		h.catchUp(w)
+		h.put(short, &events.JobContested{JobID: "j-short", Owner: "op_other"})
+		h.catchUp(w)
+		time.Sleep(2 * credit)
+		h.catchUp(w)
+		same(t, h.take(), "record "+short, "record "+short, "record "+short, "record "+short)
+		if len(w.owed) != 0 || len(w.standing) != 0 {
+			t.Errorf("owed %v, standing %v", w.owed, w.standing)
+		}
+
+		for _, op := range list {
+			h.create(op)
+			h.accept(op, "j-"+op)
+		}
+		h.catchUp(w)
+		h.take()
+		w.Close()
+		w = h.swept(h.projector(withTimers(d)), partition)
+		if n := len(h.take()); n != len(list) {
+			t.Errorf("the next tenure's sweep wrote %d, want %d", n, len(list))
+		}
+		for _, op := range list {
+			h.put(op, &events.StepDeferred{Until: time.Now().Add(time.Hour), Reason: events.DeferThrottled})
+		}
+		h.catchUp(w)
+		h.take()
+		time.Sleep(credit)
+		if _, err := w.Step(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(h.take()); n != payMost {
+			t.Errorf("wrote %d at once, want %d", n, payMost)
+		}
+		h.catchUp(w)
+		if n := len(h.take()); n != len(list)-payMost || len(w.owed) != 0 {
+			t.Errorf("wrote %d then, and %d are owed", n, len(w.owed))
+		}
+		for _, op := range list {
+			if pending, ok := h.pending(op); !ok || !w.stands(pending.At, h.state(op).NextLook) {
+				t.Errorf("%s is set for %s, look at %s", op, pending.At, h.state(op).NextLook)
+			}
+		}
+		w.Close()
+	})
+}
+
+// With timers records wait for more. Whoever works in the process knows the fact
+// before.
+func TestRecordsLinger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t)
+		d := &told{at: map[string]time.Time{}}
+		c := newTally()
+		partition, ops := partitioned(lingerMost)
+		w := h.swept(h.projector(withTimers(d), func(cfg *Config) { cfg.Observe = c }), partition)
+		defer w.Close()
+		step := func(wait time.Duration, want bool) {
+			t.Helper()
+			if more, err := w.Step(t.Context(), wait); more != want || err != nil {
+				t.Fatal(more, err)
+			}
+		}
+		name := journal.PartitionName(partition)
+		h.create(ops[0])
+		step(time.Second, true)
+		same(t, h.take())
+		same(t, d.take(), fmt.Sprintf("%d: %s 1", partition, ops[0]))
+		if s, ok := w.board.State(ops[0]); !ok || s.Sequence != 1 {
+			t.Errorf("on the board: %t, %d", ok, s.Sequence)
+		}
+		if c.behind[name].IsZero() {
+			t.Error("it is not behind")
+		}
+		// It waits no longer because another comes.
+		time.Sleep(linger / 2)
+		h.create(ops[1])
+		step(time.Second, true)
+		began := time.Now()
+		step(time.Second, false)
+		if waited := time.Since(began); waited != linger/2 {
+			t.Errorf("waited %s, want %s", waited, linger/2)
+		}
+		same(t, h.take(), "record "+ops[0], "record "+ops[1])
+		if !c.behind[name].IsZero() {
+			t.Error("it is behind")
+		}
+		// Many do not wait.
+		for _, op := range ops[2:] {
+			h.create(op)
+		}
+		h.put(ops[0], &events.StepDeferred{Until: time.Now().Add(time.Hour), Reason: events.DeferThrottled})
+		h.put(ops[0], &events.StepDeferred{Until: time.Now(), Reason: events.DeferThrottled})
+		step(time.Second, true)
+		same(t, h.take())
+		step(time.Second, true)
+		if n := len(h.take()); n != lingerMost {
+			t.Errorf("%d records, want %d", n, lingerMost)
+		}
+		// A sweep begins with none that wait.
+		h.put(ops[0], &events.StepDeferred{Until: time.Now(), Reason: events.DeferThrottled})
+		step(time.Second, true)
+		same(t, h.take())
+		if err := w.Sweep(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if list := h.take(); len(list) == 0 || list[0] != "record "+ops[0] {
+			t.Errorf("%q", list)
+		}
 	})
 }
 
@@ -122,6 +251,10 @@ func TestWakeUpsOfAnotherTenure(t *testing.T) {
 			old := h.swept(h.projector(change(c.before)...), partition)
 			h.create(op, func(i *events.IntentRecorded) { i.NotBefore = time.Now().Add(30 * time.Minute) })
 			h.catchUp(old)
+			if c.before {
+				time.Sleep(credit)
+				h.catchUp(old)
+			}
 			old.Close()
 			if c.look > 0 {
 				// Its next look moves behind what stands, and nobody has projected it.

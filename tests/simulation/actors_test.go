@@ -38,6 +38,7 @@ type operation struct {
 	newest         uint64            // fact in the ledger
 	facts, records int               // stored of it
 	unswept        bool              // its newest record is of a tenure that has not swept since
+	owed           time.Time         // since when it has lacked the wake-up that it needs; zero: it does not
 	folded         projections.State // of the ledger, by the judge
 }
 
@@ -325,7 +326,7 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 				return err
 			}
 			if !busy {
-				a.idle(func() uint64 { return w.ledgerMoves }, end.Sub(a.Now()))
+				a.idle(func() uint64 { return w.ledgerMoves }, work.Patience(end.Sub(a.Now())))
 			}
 		}
 	}

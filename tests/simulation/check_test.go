@@ -132,11 +132,17 @@ func (w *world) restless() string {
 
 // attention checks that an operation that has a next look, and whose newest
 // fact is projected by a tenure that has swept since, has a wake-up no later than that look, scheduled, due or
-// leased. It is asked whenever nothing runs.
+// leased. A process with timers may owe it for a while, and what one that is gone
+// owed is for the next tenure's sweep. It is asked whenever nothing runs.
 func (w *world) attention() {
 	for _, op := range w.ops {
 		s, ok := w.caughtUp(op)
 		if !ok || op.unswept {
+			continue
+		}
+		owed := op.owed
+		op.owed = time.Time{}
+		if holder := w.working[journal.Partition(op.id)]; w.cfg.Local && (holder == nil || !holder.swept) {
 			continue
 		}
 		// Who was dead is back by then, and has taken over.
@@ -158,6 +164,14 @@ func (w *world) attention() {
 			continue // due, or leased: it comes again when the lease ends
 		}
 		wake, found, err := w.journal.PendingWake(context.Background(), op.id)
+		if w.cfg.Local && err == nil && (!found || wake.At.After(next.Add(w.grace()))) {
+			if op.owed = owed; owed.IsZero() {
+				op.owed = w.clock.Now()
+			}
+			if w.clock.Now().Sub(op.owed) <= owing {
+				continue
+			}
+		}
 		switch {
 		case err != nil:
 			w.violate("wake-up of %s: %v", op.id, err)
@@ -168,6 +182,10 @@ func (w *world) attention() {
 		}
 	}
 }
+
+// owing is for how long a process with timers may owe a wake-up: a minute, and as
+// long as its projector may be stopped meanwhile, which is all the time of faults.
+const owing = 8 * time.Minute
 
 // grace is by how much later than the next look a wake-up may come.
 func (w *world) grace() time.Duration {
