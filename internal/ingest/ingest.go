@@ -93,6 +93,11 @@ type Config struct {
 	// released, and makes it count in this process. Optional.
 	HoldsChanged func(context.Context)
 
+	// Bound says where an operation's create goes and where the provider may call
+	// back, as the pollers of this process have it, "" for the contract's and for none. With
+	// it the request of the create is stored beside the intent. Nil where others call providers.
+	Bound func(provider, account, operation string) (baseURL, callbackURL string)
+
 	// Full says that no new operation may be taken, since the room that is left is
 	// for those under way. Everything else is taken all the same. Nil means never.
 	Full func() bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -64,7 +65,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 			Detail: "the disk's reserve is reached; operations that are recorded go on, and can be read, cancelled and decided on",
 		}
 	}
-	intent, err := v.intent(ctx, r, &s, id, fingerprint)
+	intent, create, err := v.intent(ctx, r, &s, id, fingerprint)
 	if err != nil {
 		return View{}, false, err
 	}
@@ -75,6 +76,13 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
 	v.cfg.Journal.Keep(intent.Payload, s.Params) // for the create
+	// Its request is named by a later fact, and by then is likely to be stored. The
+	// worker stores it otherwise.
+	var draft sync.WaitGroup
+	if create != nil {
+		draft.Go(func() { v.cfg.Journal.Draft(ctx, create) })
+	}
+	defer draft.Wait()
 	// A crash before this append leaves no operation, and the caller's retry
 	// makes it. A crash after it leaves the operation, which the retry finds
 	// above; the projector derives its first wake-up.
@@ -108,12 +116,12 @@ func (v *Service) adopt(s projections.State, fingerprint events.Digest) (View, b
 func (v *Service) view(s projections.State) View { return ViewOf(s, v.cfg.Clock.Now()) }
 
 // intent holds the request against the contract and resolves all that the fold
-// will need.
-func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (*events.IntentRecorded, error) {
+// will need. It gives the request of the create where that is certain by now.
+func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (intent *events.IntentRecorded, create []byte, err error) {
 	c, ok := v.cfg.Directory.Current(s.Provider)
 	if !ok {
 		known := v.providersOf(r.Caller)
-		return nil, &Refusal{
+		return nil, nil, &Refusal{
 			Code: CodeUnknownProvider, Detail: fmt.Sprintf("there is no provider %q here", s.Provider), Allowed: known,
 			Errors: []FieldError{{Field: "/provider", Code: FieldNotAllowed, Message: "is not a provider of this installation", Allowed: known}},
 		}
@@ -121,20 +129,29 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	// Before it is said whether there is such an account: that is not for
 	// everyone to know.
 	if !v.cfg.Directory.MayUse(r.Caller.Principal, s.Provider, s.Account) {
-		return nil, v.notAllowed(r.Caller, s.Provider, s.Account, "/account")
+		return nil, nil, v.notAllowed(r.Caller, s.Provider, s.Account, "/account")
 	}
 	if !v.cfg.Directory.HasAccount(s.Provider, s.Account) {
-		return nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider %s", s.Provider)
+		return nil, nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider %s", s.Provider)
 	}
 	now := v.cfg.Clock.Now()
 	deadlines, policy, err := v.limits(c, s, now)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	token, reference := c.Identifiers(v.cfg.Key, id, fingerprint)
 	promises := c.Promises(v.cfg.Directory.Reachable(s.Provider, s.Account))
-	if promises.Prepares, err = checkParams(c, s, token, reference); err != nil {
-		return nil, err
+	in := contract.Inputs{Params: s.Params, Token: token, ClientReference: reference, CallbackURL: callbackShape, Prepared: c.PreparedShape()}
+	if v.cfg.Bound != nil {
+		in.BaseURL, in.CallbackURL = v.cfg.Bound(s.Provider, s.Account, id)
+	}
+	request, prepares, err := checkParams(c, in)
+	if err != nil {
+		return nil, nil, err
+	}
+	promises.Prepares = prepares
+	if v.cfg.Bound != nil && prepares == 0 {
+		create = contract.EncodeRequest(request)
 	}
 	for _, link := range []struct{ field, id string }{{"/replaces", s.Replaces}, {"/retry_of", s.RetryOf}} {
 		if link.id == "" {
@@ -144,9 +161,9 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		var refusal *Refusal
 		switch {
 		case errors.As(err, &refusal):
-			return nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours")
+			return nil, nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours")
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	return &events.IntentRecorded{
@@ -155,7 +172,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
 		Replaces: s.Replaces, RetryOf: s.RetryOf, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
-	}, nil
+	}, create, nil
 }
 
 // notAllowed refuses an account that the caller may not use.
@@ -216,27 +233,26 @@ func pointerOf(dotted string) string {
 
 // checkParams finds what the contract says is wrong with the parameters, and
 // what would keep the create, or a call before it, from being built later, when
-// nobody is there to correct it. It gives the number of calls before it.
-func checkParams(c *contract.Contract, s *Submission, token, reference string) (prepares uint64, err error) {
+// nobody is there to correct it. It gives the create and the number of calls before it.
+func checkParams(c *contract.Contract, in contract.Inputs) (create contract.Request, prepares uint64, err error) {
 	var problems []FieldError
-	for _, p := range c.CheckParams(s.Params) {
+	for _, p := range c.CheckParams(in.Params) {
 		problems = append(problems, FieldError{Field: clip("/params" + p.Field), Code: paramCode(p.Code), Message: p.Message, Allowed: p.Allowed})
 	}
 	if len(problems) > 0 {
-		return 0, refuseFields(problems)
+		return create, 0, refuseFields(problems)
 	}
-	in := contract.Inputs{Params: s.Params, Token: token, ClientReference: reference, CallbackURL: callbackShape, Prepared: c.PreparedShape()}
 	steps, err := c.Prepares(in)
 	for step := 0; err == nil && step < steps; step++ {
 		_, err = c.Prepare(step, in)
 	}
 	if err == nil {
-		_, err = c.Create(in)
+		create, err = c.Create(in)
 	}
 	if err != nil {
-		return 0, invalid("/params", FieldNotAllowed, "do not make a request to the provider: %s", clean(err.Error()))
+		return create, 0, invalid("/params", FieldNotAllowed, "do not make a request to the provider: %s", clean(err.Error()))
 	}
-	return uint64(steps), nil
+	return create, uint64(steps), nil
 }
 
 func paramCode(code string) FieldCode {

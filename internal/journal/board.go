@@ -367,6 +367,8 @@ type inputs struct {
 	data  map[events.Digest][]byte
 	order []events.Digest // some may have been taken
 	size  int
+	// drafts are being stored, and closed when that has ended.
+	drafts map[events.Digest]chan struct{}
 }
 
 func (i *inputs) keep(d events.Digest, data []byte) {
@@ -405,6 +407,65 @@ func (j *Journal) Keep(d events.Digest, data []byte) {
 	if j.board != nil && len(data) <= keptInput {
 		j.board.inputs.keep(d, data)
 	}
+}
+
+// Draft stores a payload that a fact to come is likely to name: PutPayload of the
+// same bytes in this process then has nothing left to do. What fails here is done
+// there. Without a board, or beyond what that keeps, it does nothing.
+func (j *Journal) Draft(ctx context.Context, data []byte) {
+	if j.board == nil || len(data) > keptInput {
+		return
+	}
+	d := events.Sum(data)
+	i := &j.board.inputs
+	if !i.begin(d) {
+		return
+	}
+	// A crash after this write leaves a payload that no fact names.
+	if err := j.putOnce(ctx, Outgoing{Subject: payloadSubject(d), Data: data}); err == nil {
+		i.keep(d, data)
+	}
+	i.end(d)
+}
+
+// drafted says whether the payload was stored by Draft, for which it waits.
+func (j *Journal) drafted(ctx context.Context, d events.Digest) bool {
+	if j.board == nil {
+		return false
+	}
+	i := &j.board.inputs
+	if ended := i.ending(d); ended != nil {
+		j.await(ctx, ended, boardWait)
+	}
+	_, stored := i.take(d)
+	return stored
+}
+
+// begin says no if a draft of the payload is under way.
+func (i *inputs) begin(d events.Digest) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.drafts[d] != nil {
+		return false
+	}
+	if i.drafts == nil {
+		i.drafts = map[events.Digest]chan struct{}{}
+	}
+	i.drafts[d] = make(chan struct{})
+	return true
+}
+
+func (i *inputs) end(d events.Digest) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	close(i.drafts[d])
+	delete(i.drafts, d)
+}
+
+func (i *inputs) ending(d events.Digest) <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.drafts[d]
 }
 
 // list keeps posts in the order in which they moved.

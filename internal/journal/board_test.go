@@ -379,3 +379,59 @@ func TestBoardKeepsInputs(t *testing.T) {
 		}
 	})
 }
+
+// A draft is stored once, by whoever was first, and what fails is done by the one
+// who needs it.
+func TestBoardDrafts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		writes, slow, refuse := atomic.Int64{}, time.Duration(0), false
+		d := newDesk(true, func(c memory.Call) memory.Fault {
+			if c.Op != memory.OpPublish || c.Stream != journal.Payloads {
+				return memory.Fault{}
+			}
+			if time.Sleep(slow); refuse {
+				return memory.Fault{Kind: memory.Unavailable}
+			}
+			writes.Add(1)
+			return memory.Fault{}
+		})
+		put := func(data []byte, want int64) {
+			t.Helper()
+			before := writes.Load()
+			digest, err := d.PutPayload(t.Context(), data)
+			if err != nil || digest != events.Sum(data) {
+				t.Errorf("%s, %v", digest, err)
+			}
+			if n := writes.Load() - before; n != want {
+				t.Errorf("%d writes, want %d", n, want)
+			}
+			if got, err := d.Payload(t.Context(), digest); err != nil || string(got) != string(data) {
+				t.Errorf("%q, %v", got, err)
+			}
+		}
+		d.Draft(t.Context(), []byte("drafted"))
+		put([]byte("drafted"), 0)
+
+		slow = time.Second / 2
+		for range 2 {
+			go d.Draft(t.Context(), []byte("under way"))
+		}
+		synctest.Wait()
+		put([]byte("under way"), 1) // by the draft, which it waits for
+
+		refuse = true
+		d.Draft(t.Context(), []byte("refused"))
+		refuse, slow = false, 0
+		put([]byte("refused"), 1)
+
+		large := make([]byte, 9<<10)
+		d.Draft(t.Context(), large)
+		put(large, 1)
+
+		none := journal.New(journal.Options{Store: memory.New(memory.Config{Now: time.Now}), Now: time.Now, Sleep: sleepFor, NewID: func() string { return "id" }})
+		none.Draft(t.Context(), []byte("nobody"))
+		if _, err := none.Payload(t.Context(), events.Sum([]byte("nobody"))); !errors.Is(err, journal.ErrNoPayload) {
+			t.Errorf("without a board: %v", err)
+		}
+	})
+}

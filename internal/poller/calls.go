@@ -485,7 +485,7 @@ func (p *Poller) prepare(ctx context.Context, s projections.State, c *calls, e w
 	if err != nil {
 		return s, fmt.Errorf("build preparation %d: %w", e.Step+1, err)
 	}
-	e.Attempt.Request = events.Sum(encodeRequest(request))
+	e.Attempt.Request = events.Sum(contract.EncodeRequest(request))
 	s, applied, err := p.permit(ctx, s, &events.PrepareAttempted{Step: e.Step, Attempt: e.Attempt}, e.Attempt)
 	fact := &events.PrepareAnswered{Attempt: e.Attempt.Number, Step: e.Step}
 	switch {
@@ -586,7 +586,7 @@ func (p *Poller) createRequest(ctx context.Context, c *calls, in contract.Inputs
 		if err != nil {
 			return contract.Request{}, stored, fmt.Errorf("read the first attempt's request: %w", err)
 		}
-		request, err := decodeRequest(body)
+		request, err := contract.DecodeRequest(body)
 		if err != nil {
 			return contract.Request{}, stored, fmt.Errorf("first attempt's request: %w", err)
 		}
@@ -596,7 +596,7 @@ func (p *Poller) createRequest(ctx context.Context, c *calls, in contract.Inputs
 	if err != nil {
 		return contract.Request{}, stored, fmt.Errorf("build the create: %w", err)
 	}
-	digest, err := p.cfg.Journal.PutPayload(ctx, encodeRequest(request))
+	digest, err := p.cfg.Journal.PutPayload(ctx, contract.EncodeRequest(request))
 	if err != nil {
 		return contract.Request{}, stored, fmt.Errorf("store the create's request: %w", err)
 	}
@@ -629,7 +629,7 @@ func (p *Poller) cancel(ctx context.Context, s projections.State, c *calls, e wo
 	if err != nil {
 		return s, fmt.Errorf("build the cancel: %w", err)
 	}
-	e.Attempt.Request = events.Sum(encodeRequest(request))
+	e.Attempt.Request = events.Sum(contract.EncodeRequest(request))
 	s, applied, err := p.permit(ctx, s, &events.CancelAttempted{Attempt: e.Attempt}, e.Attempt)
 	switch {
 	case err != nil:

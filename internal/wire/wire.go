@@ -223,8 +223,12 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		}
 	}
 	s.holds = &holds{journal: s.journal, clock: cfg.Clock, log: cfg.Log}
+	var bound func(provider, account, operation string) (baseURL, callbackURL string)
+	if s.board != nil {
+		bound = s.bound
+	}
 	s.ingest = ingest.New(ingest.Config{
-		Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID,
+		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
 	})
@@ -490,6 +494,16 @@ func (s *Service) gone(owner string) bool {
 // webhookAddresses is what the keys of callback addresses are derived for. With
 // another, addresses that providers hold count as none.
 const webhookAddresses = "webhook addresses 1"
+
+// bound says where an operation's calls go and where the provider may call back. For
+// an account that cannot be used it is the contract's: a create is built, and
+// never sent so.
+func (s *Service) bound(provider, account, operation string) (baseURL, callbackURL string) {
+	if a, err := s.catalogue.Account(provider, account); err == nil {
+		baseURL = a.BaseURL
+	}
+	return baseURL, s.callback(provider, account, operation)
+}
 
 // callback is the address a provider may call for an operation. Its key is in
 // the query, which bodies lose before they are stored.

@@ -395,3 +395,27 @@ func (s scenario) ask(r *rig, id, key string) (op client.Operation, err error) {
 	}
 	return op, err
 }
+
+// Where one process submits and creates, it stores parameters, request and result,
+// the request before the create is decided on: by then the worker has nothing to
+// store.
+func TestTheRequestIsStoredAtSubmit(t *testing.T) {
+	for _, s := range scenarios() {
+		if s.name != "standard, by timers" {
+			continue
+		}
+		var order []string
+		for _, one := range s.cleanRun(t) {
+			switch one.label {
+			case "payload", "fact create.attempted", "fact result.collected":
+				order = append(order, one.label)
+			}
+		}
+		want := []string{"payload", "payload", "fact create.attempted", "payload", "fact result.collected"}
+		if !slices.Equal(order, want) {
+			t.Errorf("%q, want %q", order, want)
+		}
+		return
+	}
+	t.Fatal("the course is gone")
+}

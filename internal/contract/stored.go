@@ -1,4 +1,4 @@
-package poller
+package contract
 
 import (
 	"encoding/binary"
@@ -6,13 +6,12 @@ import (
 	"fmt"
 
 	"github.com/counterfoil/counterfoil/internal/codec"
-	"github.com/counterfoil/counterfoil/internal/contract"
 )
 
 // storedRequest is the exact request of a create as PAYLOADS keeps it, less the
 // body, which follows behind it, and the credential, whose value is resolved for
 // each call.
-type storedRequest struct{ contract.Request }
+type storedRequest struct{ Request }
 
 // Fields implements codec.Record.
 func (r *storedRequest) Fields(v *codec.Visitor) {
@@ -25,7 +24,7 @@ func (r *storedRequest) Fields(v *codec.Visitor) {
 	codec.List(v, "h", &headers)
 	r.Header = r.Header[:0]
 	for _, h := range headers {
-		r.Header = append(r.Header, contract.Header(h))
+		r.Header = append(r.Header, Header(h))
 	}
 	codec.Text(v, "cp", &r.Credential.Place)
 	codec.Text(v, "cn", &r.Credential.Name)
@@ -37,7 +36,7 @@ func (r *storedRequest) Fields(v *codec.Visitor) {
 	r.MaxBody, r.FollowRedirects = int64(limit), int(redirects)
 }
 
-type storedHeader contract.Header
+type storedHeader Header
 
 // Fields implements codec.Record.
 func (h *storedHeader) Fields(v *codec.Visitor) {
@@ -45,28 +44,29 @@ func (h *storedHeader) Fields(v *codec.Visitor) {
 	codec.Text(v, "v", &h.Value)
 }
 
-// encodeRequest gives the length of the record, the record, and the body. The
+// EncodeRequest gives a request as it is stored: the length of the record, the record, and the body. The
 // body stays outside because a record is bounded, and a caller's parameters may
 // be as long as a record.
-func encodeRequest(r contract.Request) []byte {
-	r.Header = append([]contract.Header(nil), r.Header...) // Fields writes to it
+func EncodeRequest(r Request) []byte {
+	r.Header = append([]Header(nil), r.Header...) // Fields writes to it
 	record := codec.Marshal(&storedRequest{r})
 	out := binary.AppendUvarint(nil, uint64(len(record)))
 	return append(append(out, record...), r.Body...)
 }
 
-func decodeRequest(stored []byte) (contract.Request, error) {
+// DecodeRequest reads what EncodeRequest gave.
+func DecodeRequest(stored []byte) (Request, error) {
 	length, n := binary.Uvarint(stored)
 	if n <= 0 || length > uint64(len(stored)-n) {
-		return contract.Request{}, errors.New("read a stored request: it is cut")
+		return Request{}, errors.New("read a stored request: it is cut")
 	}
 	stored = stored[n:]
 	var r storedRequest
 	if err := codec.Unmarshal(stored[:length], &r); err != nil {
-		return contract.Request{}, fmt.Errorf("read a stored request: %w", err)
+		return Request{}, fmt.Errorf("read a stored request: %w", err)
 	}
 	if r.MaxBody < 0 || r.FollowRedirects < 0 {
-		return contract.Request{}, errors.New("read a stored request: a limit is out of range")
+		return Request{}, errors.New("read a stored request: a limit is out of range")
 	}
 	if r.Body = stored[length:]; len(r.Body) == 0 {
 		r.Body = nil
