@@ -331,7 +331,8 @@ const (
 	ErrorNoCredential ErrorClass = "no_credential"
 	ErrorPolicy       ErrorClass = "policy"  // destination or redirect not allowed
 	ErrorExpired      ErrorClass = "expired" // result no longer offered
-	ErrorInternal     ErrorClass = "internal"
+	ErrorInternal     ErrorClass = "internal"   // no request could be made of what is recorded and configured
+	ErrorUnanswered   ErrorClass = "unanswered" // nobody recorded how it ended, and it may have arrived
 )
 
 // CreateOutcome is how a create request ended, as far as its author knows.

@@ -242,7 +242,7 @@ func (c *Contract) ReadPrepare(step int, a Answer, in Inputs) PrepareReading {
 	v := c.view(a, in)
 	k, err := c.step(step, in)
 	if err != nil {
-		return PrepareReading{Outcome: events.PrepareAmbiguous, Failure: c.errors.fail(v, events.ErrorInternal, cause(err))}
+		return PrepareReading{Outcome: events.PrepareAmbiguous, Failure: c.errors.fail(v, events.ErrorUnreadable, cause(err))}
 	}
 	r := k.read
 	ambiguous := func(class events.ErrorClass, detail string) PrepareReading {

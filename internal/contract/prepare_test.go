@@ -142,7 +142,7 @@ func TestReadPrepare(t *testing.T) {
 	if r := c.ReadPrepare(1, Answer{Status: 204}, in); r.Outcome != events.PrepareDone || len(r.Values) != 0 {
 		t.Errorf("a step without values and without a body: %+v", r)
 	}
-	if r := c.ReadPrepare(7, Answer{Status: 200}, in); r.Outcome != events.PrepareAmbiguous || r.Class != events.ErrorInternal {
+	if r := c.ReadPrepare(7, Answer{Status: 200}, in); r.Outcome != events.PrepareAmbiguous || r.Class != events.ErrorUnreadable {
 		t.Errorf("a step there is not: %+v", r)
 	}
 	// A contract without preparations needs none.

@@ -390,6 +390,13 @@ func TestEachCheck(t *testing.T) {
 				state(9, projections.PhaseQuarantined, quarantined(projections.QuarantineUnknown, projections.ReasonCreateUnknown), func(s *projections.State) {
 					s.Problem = projections.Problem{Class: events.ErrorUnreadable, Message: "answered 302, a redirect that was not followed, with an empty body"}
 				}),
+				state(10, projections.PhaseQuarantined, quarantined(projections.QuarantineUnknown, projections.ReasonCreateUnknown), func(s *projections.State) {
+					s.Problem = projections.Problem{Class: events.ErrorUnanswered, Message: "no answer was recorded by poller-1, and the request may have arrived"}
+				}),
+				state(11, projections.PhaseCreatePending, func(s *projections.State) {
+					s.Prepares.Streak, s.Problem = 3, projections.Problem{Class: events.ErrorUnanswered, Message: "no answer was recorded by poller-1, and the request may have arrived"}
+				}),
+				state(12, projections.PhaseObserving, failing(events.ErrorInternal, 3, "no contract of that digest")),
 			}
 		}},
 		{"a state that the contract does not know", false, func(w *world) {

@@ -173,6 +173,9 @@ func excerpt(text string) string {
 
 // said is what the last answer that failed said, as far as it has words.
 func said(s projections.State) string {
+	if s.Problem.Class == events.ErrorUnanswered {
+		return "" // nobody's words but ours
+	}
 	text := s.Problem.Message
 	if !strings.HasPrefix(text, s.Problem.Code) {
 		text = strings.TrimSpace(s.Problem.Code + " " + text)
@@ -197,7 +200,13 @@ func (v *visit) failingHelp(s projections.State, class events.ErrorClass) string
 		return "nothing: the provider asked to come back later"
 	case events.ErrorNotFound, events.ErrorRefused, events.ErrorUnreadable, events.ErrorTooLarge, events.ErrorExpired, events.ErrorPolicy:
 		return "see that the base URL of " + account + " is the provider's and its contract fits; counterfoil doctor --probe asks it"
-	case events.ErrorNone, events.ErrorServer, events.ErrorNotAfter, events.ErrorInternal:
+	case events.ErrorInternal:
+		return "see that the contract and the account of " + account + " are as they were when it was submitted"
+	case events.ErrorUnanswered:
+		return "find out what ended the service, or kept it from its store, while the call was open"
+	case events.ErrorNotAfter:
+		return "see that this machine has time to work: its calls come to leave when their last moment has passed"
+	case events.ErrorNone, events.ErrorServer:
 	}
 	return "look at the provider's status page"
 }

@@ -174,7 +174,7 @@ func (r Rest) steps(s projections.State) []step {
 func again(s projections.State, otherwise string) string {
 	trouble, some := TroubleOf(s)
 	switch {
-	case !some:
+	case !some, trouble.Class == events.ErrorUnanswered: // nothing of the provider's is to be repaired
 		return otherwise
 	case trouble.Class == events.ErrorUnauthorized, trouble.Class == events.ErrorNoCredential:
 		return "There is a valid credential behind " + s.Intent.Provider + "/" + s.Intent.Account + " again (" + trouble.Words + ")"

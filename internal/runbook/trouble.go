@@ -37,13 +37,18 @@ func TroubleOf(s projections.State) (Trouble, bool) {
 		n, one, many = max(s.Creates.Streak, s.Prepares.Streak, 1), "call", "calls"
 	default: // a create or a look-up: they are not counted together
 		t.Words = "a call failed: " + ClassWords(t.Class)
+		if t.Class == events.ErrorUnanswered {
+			t.Words = "a call was left open: " + ClassWords(t.Class)
+		}
 		t.Lasts = t.Class == events.ErrorUnauthorized
 		return t, true
 	}
-	switch n {
-	case 0: // it was in something that is over
+	switch {
+	case n == 0: // it was in something that is over
 		return Trouble{}, false
-	case 1:
+	case t.Class == events.ErrorUnanswered: // whether those before it were, is not known
+		t.Words = "the last call was left open: " + ClassWords(t.Class)
+	case n == 1:
 		t.Words = fmt.Sprintf("the last %s failed: %s", one, ClassWords(t.Class))
 	default:
 		t.Words = fmt.Sprintf("the last %d %s failed: %s", n, many, ClassWords(t.Class))
@@ -85,6 +90,8 @@ func ClassWords(c events.ErrorClass) string {
 		return "no longer offered"
 	case events.ErrorInternal:
 		return "it could not be made"
+	case events.ErrorUnanswered:
+		return "nobody recorded an answer, and the request may have arrived"
 	}
 	return string(c) // of a later version
 }

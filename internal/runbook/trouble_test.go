@@ -30,6 +30,9 @@ func TestTroubleOf(t *testing.T) {
 		{"creates", projections.PhaseCreatePending, events.ErrorThrottled, func(s *projections.State) { s.Creates.Streak = 2 }, "the last 2 calls failed: the provider asked to slow down", false},
 		{"an upload", projections.PhaseCreatePending, events.ErrorTimeout, nil, "the last call failed: no whole answer in time", false},
 		{"a create or a look-up", projections.PhaseQuarantined, events.ErrorUnreadable, func(s *projections.State) { s.Pace.Lookups = 7 }, "a call failed: an answer that the contract cannot read", false},
+		{"a create whose process died", projections.PhaseQuarantined, events.ErrorUnanswered, nil, "a call was left open: nobody recorded an answer, and the request may have arrived", false},
+		{"uploads whose process died", projections.PhaseCreatePending, events.ErrorUnanswered, func(s *projections.State) { s.Prepares.Streak = 3 }, "the last call was left open: nobody recorded an answer, and the request may have arrived", true},
+		{"a cancel whose process died", projections.PhaseCancelling, events.ErrorUnanswered, func(s *projections.State) { s.Job.ID = "j" }, "", false},
 		{"a class of a later version", projections.PhaseReconciliation, "dreamt", nil, "a call failed: dreamt", false},
 	} {
 		s := projections.State{Phase: c.phase}

@@ -447,7 +447,7 @@ func Presume(s projections.State, kind events.Type, t *projections.Try, gone boo
 }
 
 func presume(s *projections.State, kind events.Type, t *projections.Try, gone bool) events.Fact {
-	call := events.Call{AsOf: s.Sequence, Class: events.ErrorInternal, Message: "no answer was recorded by " + t.Owner}
+	call := events.Call{AsOf: s.Sequence, Class: events.ErrorUnanswered, Message: "no answer was recorded by " + t.Owner + ", and the request may have arrived"}
 	switch kind {
 	case events.TypePrepareAttempted:
 		return &events.PrepareAnswered{Attempt: t.Number, Step: s.Ready, Outcome: events.PreparePresumed, Call: call}

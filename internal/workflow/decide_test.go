@@ -650,7 +650,10 @@ func TestPresumeNamesTheAttempt(t *testing.T) {
 	fact := workflow.Presume(y.s, kind, try, true)
 	want := &events.CreateAnswered{
 		Attempt: 1, Outcome: events.CreatePresumed, OwnerGone: true,
-		Call: events.Call{AsOf: y.s.Sequence, Class: events.ErrorInternal, Message: "no answer was recorded by poller-1/old"},
+		Call: events.Call{
+			AsOf: y.s.Sequence, Class: events.ErrorUnanswered,
+			Message: "no answer was recorded by poller-1/old, and the request may have arrived",
+		},
 	}
 	if diff := cmp.Diff(want, fact); diff != "" {
 		t.Error(diff)

@@ -60,6 +60,10 @@ func TestProvedDeathAsksAtOnce(t *testing.T) {
 		if got.Quarantine != "unknown" {
 			t.Errorf("quarantined as %q, want unknown\n%s", got.Quarantine, h.Story(op.ID))
 		}
+		// Nothing that is said of it denies that the request may have arrived.
+		if p := got.Problem; p == nil || p.Class != "unanswered" || !strings.HasSuffix(p.Message, ", and the request may have arrived") {
+			t.Errorf("the problem is %+v", p)
+		}
 	})
 }
 
