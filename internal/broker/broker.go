@@ -47,6 +47,11 @@ const (
 	readyLimit   = 30 * time.Second // recovery of 5 million subjects took 8 s
 	batchSyncs   = 6                // see BatchFsyncs
 	maxPayload   = 2 << 20          // bytes; a history record is at most 1 MiB, headers come on top
+	// unlimited is more than any disk or memory has, in bytes. Left alone, the server
+	// takes three quarters of what is free when it starts, none on a full disk, and
+	// refuses writes beyond it until it is started again, whatever room there is then.
+	// The reserve is what limits here, and after it the disk itself.
+	unlimited = 1 << 62
 )
 
 // Config is how to start. Every field but SyncEvery, Listen and Logger is required.
@@ -158,6 +163,8 @@ func serve(c Config) (*server.Server, error) {
 		StoreDir:               filepath.Join(c.Dir, storeName),
 		SyncAlways:             c.Sync == SyncAlways,
 		SyncInterval:           every,
+		JetStreamMaxStore:      unlimited,
+		JetStreamMaxMemory:     unlimited,
 		MaxPayload:             maxPayload,
 		DontListen:             c.Listen == "",
 		NoSigs:                 true,
