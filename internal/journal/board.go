@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,6 +198,8 @@ func (s *Slate) Put(state projections.State) {
 	at := p.posts[operation]
 	switch {
 	case at == nil:
+		// A copy: the strings of a state are parts of one, which would outlive it.
+		operation = strings.Clone(operation)
 		at = &post{operation: operation}
 		p.posts[operation] = at
 	case at.sequence >= state.Sequence:

@@ -3,6 +3,7 @@ package poller
 import (
 	"container/heap"
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -91,8 +92,9 @@ func (t *Timers) Due(partition int, s projections.State) {
 			return
 		}
 		q := t.queueLocked(s.Intent.Provider)
-		e = &timed{operation: s.Operation, queue: q, partition: uint8(partition), at: nanos(s.NextLook), next: nanos(s.NextLook), version: s.Sequence}
-		t.timed[s.Operation] = e
+		// A copy: a decoded state's strings are parts of one, which would stay as a whole.
+		e = &timed{operation: strings.Clone(s.Operation), queue: q, partition: uint8(partition), at: nanos(s.NextLook), next: nanos(s.NextLook), version: s.Sequence}
+		t.timed[e.operation] = e
 		heap.Push(q, e)
 		q.tell(e)
 		return
@@ -119,7 +121,7 @@ func (t *Timers) queueLocked(provider string) *queue {
 	q := t.queues[provider]
 	if q == nil {
 		q = &queue{}
-		t.queues[provider] = q
+		t.queues[strings.Clone(provider)] = q
 	}
 	return q
 }

@@ -25,7 +25,7 @@ func (w *Work) owe(before, after projections.State, now time.Time) bool {
 	}
 	operation := after.Operation
 	if before.Facts == 0 {
-		w.standing[operation] = none
+		w.standing[kept(operation)] = none
 	}
 	if after.NextLook.IsZero() {
 		if w.standing[operation] != none {
@@ -35,7 +35,7 @@ func (w *Work) owe(before, after projections.State, now time.Time) bool {
 		return true
 	}
 	if _, some := w.owed[operation]; !some {
-		w.owed[operation] = now
+		w.owed[kept(operation)] = now
 		if len(w.owed) == 1 {
 			w.payday = now.Add(credit)
 		}

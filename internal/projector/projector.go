@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -390,8 +391,13 @@ func (w *Work) stand(operation string, at time.Time) {
 		delete(w.standing, operation)
 		return
 	}
-	w.standing[operation] = at.UnixNano()
+	w.standing[kept(operation)] = at.UnixNano()
 }
+
+// kept gives a key to keep an operation under. The strings of a decoded state are
+// parts of one, which would stay as a whole; a map takes over the key that it is
+// given each time.
+func kept(operation string) string { return strings.Clone(operation) }
 
 // moved says whether facts of the operation were caught up with and it was not
 // swept since.

@@ -133,7 +133,7 @@ func (w *Work) catchUp(ctx context.Context, entries []projections.Entry) error {
 			delete(w.standing, operation)
 		} else {
 			// A worker may acknowledge what is pending by any of these states.
-			w.standing[operation] = unwritten
+			w.standing[kept(operation)] = unwritten
 		}
 	}
 	return w.record(ctx, records)
