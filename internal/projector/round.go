@@ -20,6 +20,13 @@ const (
 	roundAhead = 256
 	// roundFew partitions are read one by one.
 	roundFew = 4
+
+	// roundRate is how many states a second are read where nobody waits for the
+	// end: the server keeps each block of the history in memory for 10 s after it was
+	// read. roundTime is how long a round may take so, with more of them.
+	roundRate = 2500
+	roundTime = 2 * time.Minute
+	roundRest = 20 * time.Millisecond // of it at a time, at least
 )
 
 // rounds lets the partitions of a process sweep together: WAKEUPS, INDEX and
@@ -28,6 +35,7 @@ const (
 type rounds struct {
 	mu       sync.Mutex // guards everything below
 	expected int        // partitions that come to each round; 0: not known
+	states   int        // of the last round
 	open     *round     // takes members
 	reading  sync.WaitGroup
 }
@@ -39,15 +47,17 @@ type round struct {
 
 // member is one partition's part of a round.
 type member struct {
-	survey  *journal.Survey
-	began   time.Time
-	failed  error
-	ready   chan struct{} // closed when those three are set
-	narrow  bool          // as all ask for; set before ready is closed
-	behind  int           // operations that it caught up with
-	records chan journal.StateRecord
-	gone    chan struct{} // closed when nobody listens any more
-	err     error         // set before records is closed
+	survey *journal.Survey
+	began  time.Time
+	failed error
+	ready  chan struct{} // closed when those three are set
+	narrow bool          // as all ask for; set before ready is closed
+	// meanwhile is called again and again by walk while nothing has come; nil: it waits.
+	meanwhile func() error
+	behind    int // operations that it caught up with
+	records   chan journal.StateRecord
+	gone      chan struct{} // closed when nobody listens any more
+	err       error         // set before records is closed
 }
 
 // expect says that so many partitions more come to each round.
@@ -67,9 +77,9 @@ func (s *rounds) fullLocked() {
 
 // join takes part in the next round. The member's walk must be done, or leave
 // called.
-func (p *Projector) join(ctx context.Context, partition string, narrow bool, behind int) *member {
+func (p *Projector) join(ctx context.Context, partition string, narrow bool, behind int, meanwhile func() error) *member {
 	s := &p.rounds
-	m := &member{narrow: narrow, behind: behind, ready: make(chan struct{}), records: make(chan journal.StateRecord, roundAhead), gone: make(chan struct{})}
+	m := &member{narrow: narrow, behind: behind, meanwhile: meanwhile, ready: make(chan struct{}), records: make(chan journal.StateRecord, roundAhead), gone: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.open
@@ -126,6 +136,7 @@ func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
 		m.survey, m.began, m.failed, m.narrow = survey, began, err, narrow
 		close(m.ready)
 	}
+	pace := p.pace(r)
 	filters := []string{"*"}
 	if len(r.members) <= roundFew {
 		filters = slices.Sorted(maps.Keys(r.members))
@@ -138,6 +149,9 @@ func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
 			m := r.members[partition]
 			if m == nil {
 				return nil
+			}
+			if err := pace(ctx); err != nil {
+				return err
 			}
 			select {
 			case m.records <- record:
@@ -154,10 +168,62 @@ func (p *Projector) lead(ctx context.Context, r *round, limit time.Duration) {
 	}
 }
 
+// pace gives what is called for each state of a round. Where all members have
+// swept before it sees to it that the states come at a rate.
+func (p *Projector) pace(r *round) func(context.Context) error {
+	s := &p.rounds
+	s.mu.Lock()
+	rate := max(roundRate, s.states*int(time.Second)/int(roundTime))
+	s.states = 0
+	s.mu.Unlock()
+	for _, m := range r.members {
+		if m.meanwhile == nil {
+			rate = 0
+		}
+	}
+	began, n := p.cfg.Clock.Now(), 0
+	return func(ctx context.Context) error {
+		n++
+		s.mu.Lock()
+		s.states = n
+		s.mu.Unlock()
+		if rate == 0 {
+			return nil
+		}
+		if early := began.Add(time.Duration(n) * time.Second / time.Duration(rate)).Sub(p.cfg.Clock.Now()); early >= roundRest {
+			return p.cfg.Clock.Sleep(ctx, early)
+		}
+		return nil
+	}
+}
+
+// next gives the next record, and false at the end.
+func (m *member) next() (record journal.StateRecord, more bool, err error) {
+	for m.meanwhile != nil {
+		select {
+		case record, more = <-m.records:
+			return record, more, nil
+		default:
+			if err := m.meanwhile(); err != nil {
+				return record, false, err
+			}
+		}
+	}
+	record, more = <-m.records
+	return record, more, nil
+}
+
 // walk gives the partition's states.
 func (m *member) walk(yield func(projections.State, error) bool) {
-	for record := range m.records {
-		s, err := record.State()
+	for {
+		record, more, err := m.next()
+		if !more && err == nil {
+			break
+		}
+		var s projections.State
+		if err == nil {
+			s, err = record.State()
+		}
 		if !yield(s, err) || err != nil {
 			return
 		}

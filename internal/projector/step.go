@@ -182,6 +182,14 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 		}
 		w.records = append(w.records, record)
 		w.moves = append(w.moves, move{before, after})
+		if w.since != nil { // a sweep may read what was recorded before
+			moved := w.since[operation]
+			if moved == nil {
+				moved = &since{before: standing(before)}
+				w.since[kept(operation)] = moved
+			}
+			moved.after = standing(after)
+		}
 	}
 	// The wake-ups go first. A crash here leaves them without their records; whoever
 	// they wake folds the tail itself, and the next tenure derives them again.
@@ -200,9 +208,9 @@ func (w *Work) publish(ctx context.Context, list []journal.Wake) error {
 }
 
 // lingers is how long records may wait for more: not at all where the history is
-// how others learn of a fact, nor while a sweep reads it.
+// how others learn of a fact.
 func (w *Work) lingers() time.Duration {
-	if w.p.cfg.Timers == nil || w.since != nil {
+	if w.p.cfg.Timers == nil {
 		return 0
 	}
 	return linger
@@ -219,14 +227,6 @@ func (w *Work) flush(ctx context.Context, waited time.Duration) error {
 		return err
 	}
 	for _, m := range w.moves {
-		if w.since != nil {
-			moved := w.since[m.after.Operation]
-			if moved == nil {
-				moved = &since{before: standing(m.before)}
-				w.since[m.after.Operation] = moved
-			}
-			moved.after = standing(m.after)
-		}
 		w.p.cfg.Observe.Moved(w.tenure.Partition(), m.before, m.after)
 		w.rest(m.after)
 	}

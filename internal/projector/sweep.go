@@ -62,7 +62,7 @@ func (w *Work) sweepTogether(ctx context.Context, orphans bool) (began time.Time
 	}
 	w.since = map[string]*since{}
 	behind := len(w.own) + len(w.standing)
-	m := w.p.join(ctx, w.tenure.Partition(), !w.counted && w.p.cfg.Timers != nil, behind)
+	m := w.p.join(ctx, w.tenure.Partition(), !w.counted && w.p.cfg.Timers != nil, behind, w.meanwhile(ctx))
 	defer m.leave()
 	for waiting := true; waiting; {
 		if w.counted {
@@ -91,6 +91,17 @@ func (w *Work) sweepTogether(ctx context.Context, orphans bool) (began time.Time
 		states = w.tenure.States(ctx)
 	}
 	return m.began, w.sweepAll(ctx, comparing{m.survey, orphans, m.narrow, namesAtOnce}, states)
+}
+
+// meanwhile projects while the round waits; nil before the tenure may.
+func (w *Work) meanwhile(ctx context.Context) func() error {
+	if !w.counted {
+		return nil
+	}
+	return func() error {
+		_, err := w.Step(ctx, sweepStep)
+		return err
+	}
 }
 
 // comparing is with what a sweep compares states.
@@ -160,6 +171,9 @@ func (w *Work) sweepAll(ctx context.Context, c comparing, states iter.Seq2[proje
 		}
 	}
 	if err := some(); err != nil {
+		return err
+	}
+	if err := w.flush(ctx, 0); err != nil { // what moved is counted here
 		return err
 	}
 	for _, moved := range w.since {
