@@ -11,6 +11,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +123,7 @@ type Broker struct {
 	path   string // of the directory
 	staged string // directory in memory, see StageInMemory; "" if there is none
 	server *server.Server
+	said   *messages
 
 	inMemory bool // batches are staged there
 
@@ -140,16 +142,16 @@ func Start(c Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the store: %w", err)
 	}
-	s, err := serve(c)
+	s, said, err := serve(c)
 	if err != nil {
 		// The run stays without its stop line: to the next start this is a run
 		// that did not end well, which is what it was.
 		return nil, errors.Join(fmt.Errorf("start the store in %s: %w", c.Dir, err), dir.release())
 	}
-	return &Broker{dir: dir, path: c.Dir, server: s}, nil
+	return &Broker{dir: dir, path: c.Dir, server: s, said: said}, nil
 }
 
-func serve(c Config) (*server.Server, error) {
+func serve(c Config) (*server.Server, *messages, error) {
 	every := syncEvery
 	if c.Sync == SyncAlways {
 		every = derivedEvery
@@ -174,7 +176,7 @@ func serve(c Config) (*server.Server, error) {
 	if c.Listen != "" {
 		host, port, err := loopback(c.Listen)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		options.Host, options.Port = host, port
 		if port == 0 {
@@ -183,7 +185,7 @@ func serve(c Config) (*server.Server, error) {
 	}
 	s, err := server.NewServer(options)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	said := &messages{to: c.Logger}
 	s.SetLogger(said, false, false)
@@ -192,11 +194,11 @@ func serve(c Config) (*server.Server, error) {
 		s.Shutdown()
 		s.WaitForShutdown()
 		if fatal := said.fatal(); fatal != "" {
-			return nil, errors.New(fatal)
+			return nil, nil, errors.New(fatal)
 		}
-		return nil, fmt.Errorf("the server was not ready within %s", readyLimit)
+		return nil, nil, fmt.Errorf("the server was not ready within %s", readyLimit)
 	}
-	return s, nil
+	return s, said, nil
 }
 
 // InProcess opens a connection to the server that uses no socket.
@@ -242,9 +244,20 @@ func (b *Broker) BatchFsyncs() uint64 {
 // again, and does not answer writers meanwhile.
 func (b *Broker) Failing() error {
 	for _, e := range b.server.Healthz(&server.HealthzOptions{Details: true}).Errors {
-		if strings.Contains(e.Error, "write error") {
+		switch {
+		case e.Type == server.HealthzErrorJetStream:
+			// It turns itself off where it may not write, or cannot write a state file.
+			return fmt.Errorf("the server has turned its store off: %s", e.Error)
+		case strings.Contains(e.Error, writeError):
 			return errors.New(e.Error)
 		}
+		// The rest says nothing of this: a connection is given a millisecond, and a
+		// stream that is missing is noticed where streams are compared.
+	}
+	// A stream that failed to write what it had taken before, or by itself, shows it
+	// only once somebody writes to it.
+	if text := b.said.writeError(); text != "" {
+		return errors.New(text)
 	}
 	return nil
 }
@@ -264,12 +277,25 @@ func (b *Broker) Stop() error {
 }
 
 // messages passes the server's log on and keeps its last fatal message, which
-// is the only place where the server says why it did not start.
+// is the only place where the server says why it did not start, and its first one
+// of a stream that could not write, which it cannot be asked for.
 type messages struct {
 	to *slog.Logger
 
-	mu   sync.Mutex
-	last string // guarded by mu
+	mu     sync.Mutex
+	last   string // guarded by mu
+	failed string // guarded by mu
+}
+
+// writeError is in the server's words for what it could not write, in its log and
+// its health.
+const writeError = "write error"
+
+// writeError gives the message about it; "" if there was none.
+func (m *messages) writeError() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed
 }
 
 func (m *messages) fatal() string {
@@ -288,9 +314,17 @@ func (m *messages) say(level slog.Level, format string, args []any) {
 
 func (m *messages) Noticef(format string, args ...any) { m.say(slog.LevelDebug, format, args) }
 func (m *messages) Warnf(format string, args ...any)   { m.say(slog.LevelWarn, format, args) }
-func (m *messages) Errorf(format string, args ...any)  { m.say(slog.LevelError, format, args) }
 func (m *messages) Debugf(format string, args ...any)  { m.say(slog.LevelDebug, format, args) }
 func (m *messages) Tracef(format string, args ...any)  { m.say(slog.LevelDebug, format, args) }
+
+func (m *messages) Errorf(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); strings.Contains(text, writeError) {
+		m.mu.Lock()
+		m.failed = cmp.Or(m.failed, text)
+		m.mu.Unlock()
+	}
+	m.say(slog.LevelError, format, args)
+}
 
 // Fatalf does not end the process: Start reports the message instead.
 func (m *messages) Fatalf(format string, args ...any) {

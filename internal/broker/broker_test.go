@@ -239,3 +239,41 @@ func TestInspect(t *testing.T) {
 		t.Errorf("a foreign one: %v", err)
 	}
 }
+
+// TestFailing: what makes a server unable to write is told until it is started
+// again. A disk that is really full is in tests/crash.
+func TestFailing(t *testing.T) {
+	for _, one := range []struct {
+		name string
+		does func(b *broker.Broker) error
+		want string // "": nothing is told
+	}{
+		{"nothing", func(*broker.Broker) error { return nil }, ""},
+		{"its store is off", (*broker.Broker).TurnOff, "turned its store off"},
+		{"a stream could not write by itself", func(b *broker.Broker) error {
+			b.Say("Filestore [%s] Critical write error: %v", "WAKEUPS", "no space left on device")
+			b.Say("Filestore [%s] Critical write error: %v", "HISTORY", "no space left on device")
+			return nil
+		}, "[WAKEUPS] Critical write error: no space left on device"},
+		{"another error", func(b *broker.Broker) error { b.Say("slow consumer"); return nil }, ""},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, config(t.TempDir(), "one"))
+				if err := b.Failing(); err != nil {
+					t.Fatalf("after its start: %v", err)
+				}
+				if err := one.does(b); err != nil {
+					t.Fatal(err)
+				}
+				err := b.Failing()
+				if (err == nil) != (one.want == "") || err != nil && !strings.Contains(err.Error(), one.want) {
+					t.Errorf("failing: %v, want %q", err, one.want)
+				}
+				if err := b.Stop(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}

@@ -89,7 +89,7 @@ func (r *Reserve) Look(ctx context.Context) {
 	}
 	r.low, r.since = low, r.cfg.Clock.Now()
 	if low {
-		r.cfg.Log.ErrorContext(ctx, "the disk is low: no new operations and no creates until there is room; answers, webhooks, cancels and results are still stored",
+		r.cfg.Log.ErrorContext(ctx, "the disk is low: no new operations and no creates until there is room; answers, webhooks, cancels and results are stored while there is any room",
 			"free_bytes", free, "reserve_bytes", r.cfg.Least)
 		return
 	}
