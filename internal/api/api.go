@@ -52,6 +52,9 @@ type Options struct {
 	// Ready says whether the service can do its work, and what /readyz shows of
 	// it to anybody; nil means that there is no such page.
 	Ready func(context.Context) (ready bool, report any)
+	// Open is closed once the service can do what it is asked for. Whoever comes before
+	// waits for it, but not for ever. Nil: it can.
+	Open <-chan struct{}
 	// Refused is told the code of every problem answered; nil tells nobody.
 	Refused func(ingest.Code)
 }
@@ -80,6 +83,12 @@ type route struct {
 	body         bodyRule
 	open         bool // no key needed
 	handle       func(context.Context, *call) (answer, error)
+}
+
+// early says that it is answered before the service can do what it is asked for:
+// it tells why.
+func (r route) early() bool {
+	return r.path == "/healthz" || r.path == "/readyz" || r.path == "/v1/doctor"
 }
 
 type bodyRule int
@@ -212,6 +221,12 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 		}
 		c.caller = caller
 	}
+	if !route.early() && !h.opened(c.r.Context()) {
+		return &ingest.Refusal{
+			Code: ingest.CodeUnavailable, RetryAfter: retryUnavailable,
+			Detail: "the service is not ready, and nothing was recorded: it is starting, or its store cannot write; /readyz says what is not well",
+		}
+	}
 	c.operation = c.r.PathValue("id")
 	if err := c.readBody(route.body); err != nil {
 		return err
@@ -235,6 +250,29 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 		c.trace = view.Trace
 	}
 	return a.write(w)
+}
+
+// opened waits until the service can do what it is asked for, and says whether it
+// came to that within openTime, and before it was stopped.
+func (h *handler) opened(ctx context.Context) bool {
+	if h.o.Open == nil {
+		return true
+	}
+	select { // a timer for each request would be wasted
+	case <-h.o.Open:
+		return true
+	default:
+	}
+	ctx, stop := untilStopping(ctx)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, openTime)
+	defer cancel()
+	select {
+	case <-h.o.Open:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // drained is how many bytes of a body that is refused are read and thrown away,

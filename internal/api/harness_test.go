@@ -131,6 +131,7 @@ type harness struct {
 	refused  []ingest.Code
 	skew     time.Duration
 	doctor   *doctor.Doctor
+	open     chan struct{} // see Options.Open
 }
 
 type lockedWriter struct {
@@ -194,7 +195,7 @@ func (h *harness) over(store journal.Store) *harness {
 		t.Fatal(err)
 	}
 	h.handler = Handler(Options{
-		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now,
+		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now, Open: h.open,
 		Ready:   func(context.Context) (bool, any) { return !h.broken, map[string]bool{"broken": h.broken} },
 		Refused: func(code ingest.Code) { h.refused = append(h.refused, code) },
 	})

@@ -20,6 +20,7 @@ const (
 	idleTime   = 2 * time.Minute
 	resultTime = 10 * time.Minute // to send one result
 	storeTime  = 20 * time.Second // for what a POST stores
+	openTime   = 10 * time.Second // until the service can do what it is asked for
 	graceTime  = 10 * time.Second // for requests under way when the server stops
 	headerSize = 32 << 10         // bytes
 )

@@ -261,11 +261,26 @@ func generationOf(ctx context.Context, cfg Config) (journal.Generation, error) {
 // RunDoors serves callers and providers until ctx ends, as far as the roles
 // here do, and makes facts of what providers delivered.
 func (s *Service) RunDoors(ctx context.Context) error {
-	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Refused: s.metrics.Refused}
+	open := make(chan struct{})
+	close(open)
+	return s.runDoors(ctx, open)
+}
+
+// runDoors is RunDoors where the other roles do their work only once open is
+// closed. Until then it says so, and how the service is.
+func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
+	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Open: open, Refused: s.metrics.Refused}
 	group, ctx := errgroup.WithContext(ctx)
 	if s.cfg.Roles.Any(Webhooks) {
 		options.Webhooks = s.hooks
-		group.Go(func() error { return s.hooks.Run(ctx) })
+		group.Go(func() error {
+			select {
+			case <-open:
+				return s.hooks.Run(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		})
 	}
 	if s.cfg.Roles.Any(Ingest) {
 		options.Service, options.Keys, options.Doctor = s.ingest, denying{s.cfg.Keys, s.cfg.Credentials.table}, s.Doctor()
@@ -347,23 +362,22 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 	} else {
 		close(joined)
 	}
+	open := make(chan struct{})
+	if s.cfg.Roles.Any(Ingest | Webhooks) {
+		// The kernel takes connections from the start on: who comes early would wait
+		// for an answer for as long as it takes.
+		group.Go(func() error { return s.runDoors(ctx, open) })
+	}
 	group.Go(func() error {
-		doors := s.cfg.Roles.Any(Ingest | Webhooks)
 		for _, first := range []chan struct{}{projected, joined} {
 			select {
 			case <-first:
-				continue
 			case <-ctx.Done():
+				return nil
 			}
-			if doors {
-				return errors.Join(s.cfg.Listener.Close())
-			}
-			return nil
 		}
+		close(open)
 		ready()
-		if doors {
-			return s.RunDoors(ctx)
-		}
 		return nil
 	})
 	return group.Wait()
