@@ -329,8 +329,8 @@ const (
 	ErrorTooLarge     ErrorClass = "too_large"    // more bytes than allowed
 	ErrorNotAfter     ErrorClass = "not_after"    // the permit had run out before the first byte
 	ErrorNoCredential ErrorClass = "no_credential"
-	ErrorPolicy       ErrorClass = "policy"  // destination or redirect not allowed
-	ErrorExpired      ErrorClass = "expired" // result no longer offered
+	ErrorPolicy       ErrorClass = "policy"     // destination or redirect not allowed
+	ErrorExpired      ErrorClass = "expired"    // result no longer offered
 	ErrorInternal     ErrorClass = "internal"   // no request could be made of what is recorded and configured
 	ErrorUnanswered   ErrorClass = "unanswered" // nobody recorded how it ended, and it may have arrived
 )

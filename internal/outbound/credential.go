@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -15,8 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // maxCredential bounds a credential file in bytes.
@@ -139,7 +136,7 @@ func (c *Client) CredentialIdentity(ctx context.Context, cr Credential) (string,
 	// It is asked for before each step.
 	sp := c.spelled.find(cr, value)
 	if sp == nil {
-		sp = c.spell(cr, value)
+		sp = c.spell(cr, value, c.spelled.former(cr, value))
 		c.spelled.keep(cr, sp)
 	}
 	if sp.err != nil {
@@ -170,18 +167,25 @@ type spelled struct {
 	// secret goes along as a header, parameter in the query.
 	secret, parameter Header
 	scrub             scrubber
-	err               error // it cannot be sent
+	former            []string // values before it, the latest first
+	err               error    // it cannot be sent
 }
 
-func (c *Client) spell(cr Credential, raw string) *spelled {
-	sp := &spelled{value: raw}
-	if cr.In == Nowhere {
-		sp.scrub = newScrubber(spellings(raw)...)
+// maxFormer bounds how many values before the present one a provider's echo is
+// looked through for.
+const maxFormer = 2
+
+func (c *Client) spell(cr Credential, raw string, former []string) *spelled {
+	sp := &spelled{value: raw, former: former}
+	values := cr.shown(raw)
+	for _, old := range former { // an answer may lag behind a rotation
+		values = append(values, cr.shown(old)...)
+	}
+	if sp.scrub = newScrubber(values...); cr.In == Nowhere {
 		return sp
 	}
 	sp.identity = Identity(c.cfg.IdentityKey, NewSecret(raw))
-	value := strings.Replace(orDefault(cr.Format, "{}"), "{}", raw, 1)
-	sp.scrub = newScrubber(raw, value)
+	value := cr.formatted(raw)
 	switch cr.In {
 	case InHeader:
 		sp.secret = Header{http.CanonicalHeaderKey(cr.Name), value}
@@ -189,13 +193,28 @@ func (c *Client) spell(cr Credential, raw string) *spelled {
 			sp.err = fmt.Errorf("credential %s: has a character that cannot stand in a header", cr.Ref)
 		}
 	case InBasic:
-		sp.scrub = newScrubber(append(spellings(value), spellings(raw)...)...)
 		sp.secret = Header{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(value))}
 	case InQuery:
 		sp.parameter = Header{cr.Name, value}
 	case Nowhere:
 	}
 	return sp
+}
+
+func (cr Credential) formatted(raw string) string {
+	return strings.Replace(orDefault(cr.Format, "{}"), "{}", raw, 1)
+}
+
+// shown lists what of a value an answer may not show.
+func (cr Credential) shown(raw string) []string {
+	switch cr.In {
+	case Nowhere:
+		return secretParts(raw)
+	case InBasic:
+		return append(secretParts(cr.formatted(raw)), secretParts(raw)...)
+	case InHeader, InQuery:
+	}
+	return []string{raw, cr.formatted(raw)}
 }
 
 // maxSpelled bounds how many credentials are remembered.
@@ -217,6 +236,23 @@ func (b *spellbook) find(cr Credential, value string) *spelled {
 	return nil
 }
 
+// latest gives what was spelled last, nil for none.
+func (b *spellbook) latest(cr Credential) *spelled {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last[cr]
+}
+
+// former lists the values that were there before this one.
+func (b *spellbook) former(cr Credential, value string) []string {
+	sp := b.latest(cr)
+	if sp == nil {
+		return nil
+	}
+	list := slices.DeleteFunc(append([]string{sp.value}, sp.former...), func(v string) bool { return v == value })
+	return list[:min(len(list), maxFormer)]
+}
+
 func (b *spellbook) keep(cr Credential, sp *spelled) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,18 +267,23 @@ func (c *Client) resolve(ctx context.Context, cr Credential, h *hop) *Failure {
 	if cr.Ref == "" {
 		return nil
 	}
-	s, f := c.lookup(ctx, cr.Ref)
-	if f != nil {
-		if cr.In == Nowhere {
-			return nil
-		}
-		return f
-	}
-	kind, value := cr, s.Reveal()
+	kind := cr
 	kind.Identity = "" // differs from call to call, and nothing is made of it
+	s, f := c.lookup(ctx, cr.Ref)
+	switch {
+	case f == nil:
+	case cr.In != Nowhere:
+		return f
+	default:
+		if sp := c.spelled.latest(kind); sp != nil {
+			h.scrub = sp.scrub
+		}
+		return nil
+	}
+	value := s.Reveal()
 	sp := c.spelled.find(kind, value)
 	if sp == nil {
-		sp = c.spell(cr, value)
+		sp = c.spell(cr, value, c.spelled.former(kind, value))
 		c.spelled.keep(kind, sp)
 	}
 	h.identity, h.scrub, h.secret, h.parameter = sp.identity, sp.scrub, sp.secret, sp.parameter
@@ -265,177 +306,4 @@ func withParameter(query, name, value string) string {
 		}
 	}
 	return strings.Join(append(parts, url.QueryEscape(name)+"="+url.QueryEscape(value)), "&")
-}
-
-// minScrub is the shortest value looked for, in bytes: a shorter one would
-// also be found where it is not meant. Not shorter than what replaces it, so
-// that bounds on the answer hold.
-const minScrub = len(redacted)
-
-// spellings gives a secret as it is and, since it may be user and password, how
-// the two are sent, and the password alone, or the user where that is the key.
-// A user name beside a password is no secret, and results may hold it.
-func spellings(value string) []string {
-	list := []string{value, base64.StdEncoding.EncodeToString([]byte(value))}
-	if user, password, pair := strings.Cut(value, ":"); pair {
-		list = append(list, orDefault(password, user))
-	}
-	return list
-}
-
-// scrubber replaces a credential that a provider echoes, in the spellings in
-// which it was sent, and as a JSON string may spell them. An echo in another
-// spelling stays.
-type scrubber struct{ needles []string }
-
-func newScrubber(values ...string) scrubber {
-	var s scrubber
-	for _, v := range values {
-		for _, v := range []string{v, url.QueryEscape(v), url.PathEscape(v)} {
-			if len(v) >= minScrub {
-				s.needles = append(s.needles, v)
-			}
-		}
-	}
-	return s
-}
-
-func (s scrubber) text(t string, count *int) string {
-	for _, n := range s.needles {
-		if c := strings.Count(t, n); c > 0 {
-			t = strings.ReplaceAll(t, n, redacted)
-			*count += c
-		}
-	}
-	return t
-}
-
-// escaped replaces the credential inside JSON strings that are written with
-// escapes, which every reader of the body undoes: \/ for a slash, \u002b for a
-// plus. A string without a find keeps its bytes. It needs no whole document: a cut
-// body and lines of JSON are looked through as well.
-func (s scrubber) escaped(body []byte, count *int) []byte {
-	if len(s.needles) == 0 || !bytes.ContainsRune(body, '\\') {
-		return body
-	}
-	var out []byte // set once something was found
-	kept := 0      // of body, in out
-	for i := 0; i < len(body); {
-		if body[i] != '"' {
-			i++
-			continue
-		}
-		end, escapes := i+1, false
-		for end < len(body) && body[end] != '"' {
-			if body[end] == '\\' {
-				escapes = true
-				end++
-			}
-			end++
-		}
-		cut := end >= len(body)
-		next := min(end+1, len(body))
-		if escapes {
-			text, ok := unquote(body[i:next], cut)
-			if !ok {
-				i++ // not a string after all: the next quote may begin one
-				continue
-			}
-			n := 0
-			clean := s.text(text, &n)
-			if cut {
-				clean = s.tail(clean, &n)
-			}
-			if n > 0 {
-				*count += n
-				out = append(out, body[kept:i]...)
-				out, _ = jsontext.AppendQuote(out, clean) // invalid UTF-8 is replaced
-				if cut {
-					out = out[:len(out)-1]
-				}
-				kept = next
-			}
-		}
-		i = next
-	}
-	if kept == 0 {
-		return body
-	}
-	return append(out, body[kept:]...)
-}
-
-// unquote reads a JSON string, of which the end may be missing. An escape that was
-// cut through, or the first half of a pair, says nothing and is left out.
-func unquote(literal []byte, cut bool) (text string, ok bool) {
-	if !cut {
-		plain, err := jsontext.AppendUnquote(nil, literal)
-		return string(plain), err == nil
-	}
-	const longest = len(`\ud83d\ud83d`)
-	for end := len(literal); end > 0 && end > len(literal)-longest; end-- {
-		plain, err := jsontext.AppendUnquote(nil, append(slices.Clone(literal[:end]), '"'))
-		if err == nil {
-			return string(plain), true
-		}
-	}
-	return "", false
-}
-
-// tail removes the beginning of a credential at the end of a text that was cut.
-func (s scrubber) tail(t string, count *int) string {
-	for _, n := range s.needles {
-		for k := min(len(n)-1, len(t)); k >= max(minScrub, named(n)+1); k-- {
-			if strings.HasSuffix(t, n[:k]) {
-				t = t[:len(t)-k]
-				*count++
-				break
-			}
-		}
-	}
-	return t
-}
-
-func (s scrubber) answer(a *Answer) {
-	a.URL = s.text(a.URL, &a.Scrubbed)
-	for _, vs := range a.Header {
-		for i := range vs {
-			vs[i] = s.text(vs[i], &a.Scrubbed)
-		}
-	}
-	a.Body = s.escaped(a.Body, &a.Scrubbed)
-	for _, n := range s.needles {
-		if c := bytes.Count(a.Body, []byte(n)); c > 0 {
-			a.Body = bytes.ReplaceAll(a.Body, []byte(n), []byte(redacted))
-			a.Scrubbed += c
-		}
-	}
-	// The end may have cut through an echo.
-	longest := 0
-	for _, n := range s.needles {
-		longest = max(longest, len(n))
-	}
-	head, end := len(a.Body)-min(longest, len(a.Body)), 0
-	if end = len(s.tail(string(a.Body[head:]), &a.Scrubbed)); head+end < len(a.Body) {
-		a.Body = a.Body[:head+end]
-	}
-}
-
-// named is the length of the user name a needle may start with, which alone
-// is no secret.
-func named(needle string) int {
-	for _, colon := range []string{":", "%3A"} {
-		if user, _, pair := strings.Cut(needle, colon); pair {
-			return len(user) + len(colon)
-		}
-	}
-	return 0
-}
-
-// err keeps the chain unless its text shows the credential.
-func (s scrubber) err(err error) error {
-	var n int
-	if text := s.text(err.Error(), &n); n > 0 {
-		return errors.New(text)
-	}
-	return err
 }

@@ -381,6 +381,52 @@ func TestEchoOfWhatWasNotSent(t *testing.T) {
 	})
 }
 
+// An answer may lag behind a rotation, and show the value before.
+func TestEchoOfARotatedCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		values := []string{"first/value-of-it", "second/value-of-it", "third/value-of-it", "fourth/value-of-it"}
+		text := "no:"
+		for _, v := range values {
+			text += " " + strings.ReplaceAll(v, "/", `\/`)
+		}
+		answer := fmt.Sprintf("HTTP/1.1 403 X\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+		nw := &network{t: t, serve: once(answer)}
+		now := secrets{}
+		client := newClient(t, nw, func(cfg *outbound.Config) { cfg.Resolve = now })
+		ask := func(c outbound.Credential) string {
+			t.Helper()
+			a, err := client.Do(t.Context(), outbound.Request{Method: "GET", URL: "http://api.example.com", Credential: c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(a.Body)
+		}
+		header := outbound.Credential{Ref: "env:KEY", In: outbound.InHeader, Name: "X-Key"}
+		for i, want := range []string{
+			`no: [redacted] second\/value-of-it third\/value-of-it fourth\/value-of-it`,
+			`no: [redacted] [redacted] third\/value-of-it fourth\/value-of-it`,
+			`no: [redacted] [redacted] [redacted] fourth\/value-of-it`,
+			`no: first\/value-of-it [redacted] [redacted] [redacted]`, // as many as are kept
+		} {
+			now["KEY"] = values[i]
+			if got := ask(header); got != want {
+				t.Errorf("value %d: %s", i, got)
+			}
+		}
+		now["KEY"] = values[2] // put back
+		if got := ask(header); got != `no: first\/value-of-it [redacted] [redacted] [redacted]` {
+			t.Errorf("put back: %s", got)
+		}
+		// Where it is not sent, one that is gone is still known.
+		nowhere := outbound.Credential{Ref: "env:KEY", In: outbound.Nowhere}
+		ask(nowhere)
+		delete(now, "KEY")
+		if got := ask(nowhere); got != `no: first\/value-of-it second\/value-of-it [redacted] fourth\/value-of-it` {
+			t.Errorf("gone: %s", got)
+		}
+	})
+}
+
 func TestClassesAreDistinctWords(t *testing.T) {
 	seen := make(map[outbound.Class]bool)
 	for _, c := range outbound.Classes() {

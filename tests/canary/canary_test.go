@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"maps"
@@ -47,15 +48,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 60 * time.Second
 
-// The marks. Nothing in them changes when they are escaped.
+// The marks. Nothing in them changes when they are escaped, but the ends of the
+// providers' credentials, which answers spell in many ways.
 const (
 	mark         = "SECR3T"
-	markHeader   = mark + "header7f3a91c0d2e84b6a"
-	markQuery    = mark + "query5b0e77a1c93f4d28"
+	markHeader   = mark + "header7f3a91c0d2e84b6a/9Zq+&s=="
+	markQuery    = mark + "query5b0e77a1c93f4d28/8Yp+\"s=="
 	markUser     = mark + "user4c1d88e0"
-	markPassword = mark + "password88ab03f1e7d6"
+	markPassword = mark + "password88ab03f1e7d6/7Xo+<s"
 	markHook     = mark + "hook2d90e5b7c6a14f83"
 	markLink     = mark + "link61f7a0c3b2"
+	markLinkUser = mark + "linkpassword03c81bd7e5"
 	markMistake  = mark + "mistake0c4f7b9d21ae"
 	markKey      = mark + "key9e21d7aa03bf"
 	markEnv      = mark + "environment33cc91"
@@ -279,7 +282,7 @@ func (s *site) run(env []string, args ...string) string {
 
 // echo is a provider's answer that shows all the secrets that it knows.
 func (s *site) echo(status int, secret, sent string) simulator.Answer {
-	words := fmt.Sprintf("key %s or %s at https://%s:%s@files.test/x?signature=%s&expires=1#%s", secret, sent, markUser, markPassword, markLink, markLink)
+	words := fmt.Sprintf("key %s or %s at https://%s:%s@files.test/x?signature=%s&expires=1#%s", secret, sent, markUser, markLinkUser, markLink, markLink)
 	return simulator.Answer{
 		Status: status,
 		Header: http.Header{
@@ -290,6 +293,40 @@ func (s *site) echo(status int, secret, sent string) simulator.Answer {
 	}
 }
 
+// spelled is an answer that shows the secret in the ways in which JSON, HTML, URLs
+// and base64 write it, and in some of them inside each other.
+func spelled(secret string) simulator.Answer {
+	quote := func(text string) string {
+		quoted, err := json.Marshal(text)
+		if err != nil {
+			panic(err)
+		}
+		return string(quoted[1 : len(quoted)-1])
+	}
+	var numbers, small strings.Builder
+	for _, c := range []byte(secret) {
+		fmt.Fprintf(&numbers, "&#x%X;", c)
+		fmt.Fprintf(&small, "%%%02x", c)
+	}
+	slashes := strings.NewReplacer("/", `\/`, "+", `\u002B`).Replace(quote(secret))
+	list := []string{
+		slashes, quote(slashes), quote(quote(slashes)), quote(html.EscapeString(secret)), numbers.String(), quote(numbers.String()),
+		strings.NewReplacer("/", "&#x2F;", "+", "&#43;", `"`, "&quot;", "&", "&amp;", "<", "&lt;").Replace(secret),
+		small.String(), url.QueryEscape(secret), url.QueryEscape(url.QueryEscape(secret)),
+	}
+	for _, e := range encodings() {
+		list = append(list, e.EncodeToString([]byte(secret)))
+	}
+	return simulator.Answer{
+		Status: 422, Header: http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {small.String()}},
+		Body: `{"error":{"code":"bad_key","message":"` + strings.Join(list, " ") + `"}}`,
+	}
+}
+
+func encodings() []*base64.Encoding {
+	return []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding}
+}
+
 // fail makes each call of one provider fail in several ways and gives the
 // operations.
 func (s *site) fail(t *testing.T, p place) []string {
@@ -297,15 +334,16 @@ func (s *site) fail(t *testing.T, p place) []string {
 	m := s.sim.Mount("/"+p.name, simulator.Example).Configure(simulator.Options{
 		Plan: simulator.Steps(time.Second, "running", "succeeded"), Auth: p.auth, Echo: true, LinkTTL: time.Hour,
 	})
-	html := s.echo(502, p.secret, p.auth.Value)
-	html.Header.Set("Content-Type", "text/html")
-	html.Body = "<html><body>" + html.Body + "</body></html>"
+	page := s.echo(502, p.secret, p.auth.Value)
+	page.Header.Set("Content-Type", "text/html")
+	page.Body = "<html><body>" + page.Body + "</body></html>"
 	large := s.echo(500, p.secret, p.auth.Value)
 	large.Body = strings.Repeat(large.Body, 4000) // over 512 KiB, so stored in parts
 	moved := simulator.Answer{Status: 302, Header: http.Header{"Location": {s.url + "/elsewhere?signature=" + markLink}}}
 	answers := []simulator.Fault{
+		spelled(p.secret), // what ends an operation before what makes it ask again, so that each gets its own
 		s.echo(400, p.secret, p.auth.Value), s.echo(401, p.secret, p.auth.Value), s.echo(403, p.secret, p.auth.Value), s.echo(404, p.secret, p.auth.Value),
-		s.echo(409, p.secret, p.auth.Value), s.echo(429, p.secret, p.auth.Value), html, large, moved,
+		s.echo(409, p.secret, p.auth.Value), s.echo(429, p.secret, p.auth.Value), page, large, moved,
 		simulator.DropAnswer{},
 		simulator.CutBody{},
 		simulator.NeverReceive{Reset: true},
@@ -366,7 +404,7 @@ func (s *site) hook(id, key string) int {
 	body := fmt.Sprintf(`{"event_id":"e","type":"job.updated","job_id":"j","state":"running","link":"https://files.test/y?signature=%s"}`, markLink)
 	mac := hmac.New(sha256.New, []byte(key))
 	mac.Write([]byte(body))
-	return s.ask("POST", s.base+"/hooks/in-header/"+id+"?token="+markQuery, body, "X-Signature", "sha256="+hex.EncodeToString(mac.Sum(nil)), "Authorization", "Bearer "+markHook)
+	return s.ask("POST", s.base+"/hooks/in-header/"+id+"?token="+url.QueryEscape(markQuery), body, "X-Signature", "sha256="+hex.EncodeToString(mac.Sum(nil)), "Authorization", "Bearer "+markHook)
 }
 
 func TestSecretsShowNowhere(t *testing.T) {
@@ -443,7 +481,7 @@ func TestSecretsShowNowhere(t *testing.T) {
 	s.seen = shown
 	s.ask("POST", s.base+"/v1/operations", `{"provider":"in-header","params":"`+markKey, "Idempotency-Key", "m2")
 	s.run([]string{"COUNTERFOIL_KEY=cf_nobody." + markKey}, "list")
-	s.run([]string{"COUNTERFOIL_SERVER=http://" + markUser + ":" + markPassword + "@127.0.0.1:1"}, "list")
+	s.run([]string{"COUNTERFOIL_SERVER=http://" + markUser + ":" + markLinkUser + "@127.0.0.1:1"}, "list")
 	s.run(nil, "serve", "--data", filepath.Join(s.root, "other"), "--credentials", s.file("wrong.yaml", s.credentials(markMistake+": 1\n")), "--contracts", filepath.Join(s.root, "contracts"), "--allow-http")
 	s.run(nil, "serve", "--data", filepath.Join(s.root, "other"), "--credential", "in-header=env:sk_live_"+markMistake, "--contracts", filepath.Join(s.root, "contracts"))
 
@@ -487,16 +525,20 @@ func TestSecretsShowNowhere(t *testing.T) {
 	s.disk()
 
 	marks := []string{mark, strings.ToLower(mark), s.key[strings.Index(s.key, ".")+1:]}
+	marks = append(marks, "%53%45%43", "#x53;&#x45;", `#x53;\u0026#x45;`) // how two of the spellings begin
 	for _, p := range places() {
-		marks = append(marks, base64.StdEncoding.EncodeToString([]byte(p.secret)))
+		for _, e := range encodings() {
+			marks = append(marks, e.EncodeToString([]byte(p.secret)))
+		}
 	}
+	before := len(marks)
 	for _, r := range s.sim.Requests(simulator.Filter{}) {
 		if q, err := url.ParseQuery(r.Query); err == nil && q.Get("signature") != "" {
 			marks = append(marks, q.Get("signature"))
 		}
 	}
-	if len(marks) < 12 {
-		t.Errorf("only %d signed links were used", len(marks)-6)
+	if links := len(marks) - before; links < 6 {
+		t.Errorf("only %d signed links were used", links)
 	}
 	marks = append(marks, s.instanceKey()...)
 	s.look(marks)
