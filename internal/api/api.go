@@ -246,8 +246,11 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 	if err != nil {
 		return err
 	}
-	if view, ok := a.body.(ingest.View); ok {
-		c.trace = view.Trace
+	switch shown := a.body.(type) {
+	case ingest.View:
+		c.trace = shown.Trace
+	case ingest.TimelinePage:
+		c.trace = shown.Trace
 	}
 	return a.write(w)
 }
@@ -379,6 +382,9 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 		args = append(args, "code", refusal.Code)
 		if refusal.Operation != "" {
 			args = append(args, "operation", refusal.Operation)
+		}
+		if refusal.Trace != "" {
+			args = append(args, "trace", refusal.Trace)
 		}
 	case err == nil && c.operation != "": // it was found, so it is an id and nothing else
 		args = append(args, "operation", c.operation)

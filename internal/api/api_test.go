@@ -667,7 +667,35 @@ func TestRequestLineHasTheTrace(t *testing.T) {
 	if w := h.do("alice", "GET", w.Header().Get("Location"), nil, ""); w.Code != 200 {
 		t.Fatal(w.Code, w.Body)
 	}
-	if n := strings.Count(h.log.String(), "trace="+trace); n != 2 {
-		t.Errorf("%d lines have the trace:\n%s", n, h.log)
+	at := w.Header().Get("Location")
+	h.op = strings.TrimPrefix(at, "/v1/operations/")
+	ask := func(method, path string, header map[string]string, body string, status int) {
+		t.Helper()
+		if w := h.do("alice", method, path, header, body); w.Code != status {
+			t.Errorf("%s %s is answered %d: %s", method, path, w.Code, w.Body)
+		}
+	}
+	ask("GET", at+"/result", nil, "", 409)
+	ask("POST", "/v1/operations", map[string]string{"Idempotency-Key": `"traced"`}, `{"provider": "example", "params": {"n": 2}}`, 422)
+	ask("POST", at+"/pause", nil, `{"why": "a look"}`, 200)
+	ask("POST", at+"/resume", nil, `{"why": "seen"}`, 200)
+	ask("POST", at+"/decisions", map[string]string{"Idempotency-Key": `"d"`, "If-Match": `"v1"`}, `{"kind": "abandon", "why": "no"}`, 412)
+	for _, line := range []string{"attempted", "accepted job-9", "observed succeeded", "collected-files output=one errors=two"} {
+		h.play(line)
+	}
+	ask("GET", at+"/timeline", nil, "", 200)
+	ask("GET", at+"/result", nil, "", 200)
+	ask("GET", at+"/result?file=errors", nil, "", 200)
+	ask("POST", at+"/cancel", nil, "", 409)
+	named := 0
+	for line := range strings.Lines(h.log.String()) {
+		if strings.Contains(line, "operation=") {
+			if named++; !strings.Contains(line, "trace="+trace) {
+				t.Errorf("names an operation and not its trace: %s", line)
+			}
+		}
+	}
+	if named != 11 {
+		t.Errorf("%d lines name the operation:\n%s", named, h.log)
 	}
 }

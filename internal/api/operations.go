@@ -238,6 +238,7 @@ func (h *handler) result(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	c.trace = r.Trace
 	etag := `"` + r.Digest.String() + `"`
 	header := map[string]string{
 		"ETag":           etag,

@@ -83,7 +83,7 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 
 // cancelRefusal says why a wish to cancel makes no sense in the state, or nil.
 func cancelRefusal(s projections.State) *Refusal {
-	r := &Refusal{Operation: s.Operation, State: s.Phase}
+	r := &Refusal{Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
 	switch {
 	case s.Rulebook() > projections.Rules:
 		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"
@@ -113,7 +113,7 @@ func wished(s projections.State) bool {
 
 func stale(s projections.State) *Refusal {
 	return &Refusal{
-		Code: CodeStale, Operation: s.Operation, State: s.Phase,
+		Code: CodeStale, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
 		Detail: fmt.Sprintf("the operation is at version %d by now", s.Facts),
 	}
 }
@@ -222,7 +222,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 		}
 		if fact.Claim != events.ClaimOwn {
 			return View{}, false, &Refusal{
-				Code: CodeJobOwned, Operation: s.Operation, State: s.Phase, Detail: "another operation has this job",
+				Code: CodeJobOwned, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Detail: "another operation has this job",
 				Errors: []FieldError{{Field: "/job_id", Code: FieldNotAllowed, Message: "belongs to another operation"}},
 			}
 		}
@@ -361,7 +361,7 @@ func rehearse(s projections.State, e events.Event, now time.Time) *Refusal {
 }
 
 func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
-	r := &Refusal{Code: CodeDecisionNotAllowed, Operation: s.Operation, State: s.Phase, Detail: "the decision does not fit state " + string(s.Phase) + " (" + string(why) + ")"}
+	r := &Refusal{Code: CodeDecisionNotAllowed, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Detail: "the decision does not fit state " + string(s.Phase) + " (" + string(why) + ")"}
 	for _, kind := range decisionKinds() {
 		if ok, _ := projections.Allowed(s, kind); ok {
 			r.Allowed = append(r.Allowed, string(kind))
@@ -399,7 +399,7 @@ func (v *Service) decided(ctx context.Context, s projections.State, want *events
 		if have.Choice != want.Choice || have.JobID != want.JobID || have.Which != want.Which ||
 			have.AcceptRisk != want.AcceptRisk || have.Why != want.Why || have.Evidence != want.Evidence {
 			return false, &Refusal{
-				Code: CodeKeyReused, Operation: s.Operation, State: s.Phase,
+				Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
 				Detail: "this Idempotency-Key recorded another decision on this operation",
 			}
 		}

@@ -179,6 +179,7 @@ type Refusal struct {
 	Detail     string // for people; no provider text, no secrets
 	Errors     []FieldError
 	Operation  string // where one exists and belongs to the caller
+	Trace      string // of that operation's calls; for the log
 	State      projections.Phase
 	Allowed    []string      // values that would have been taken
 	RetryAfter time.Duration // 0: none to name

@@ -114,7 +114,7 @@ func (v *Service) pausedBefore(ctx context.Context, s projections.State, id stri
 		}
 		if have := line.Entry.Event.Fact; have.Type() != want.Type() || pauseReason(have) != pauseReason(want) {
 			return false, &Refusal{
-				Code: CodeKeyReused, Operation: s.Operation, State: s.Phase,
+				Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
 				Detail: "this Idempotency-Key paused or resumed this operation in another way",
 			}
 		}
@@ -135,7 +135,7 @@ func pauseReason(f events.Fact) events.Digest {
 
 // pauseRefusal says why a pause makes no sense in the state, or nil.
 func pauseRefusal(s projections.State) *Refusal {
-	r := &Refusal{Operation: s.Operation, State: s.Phase}
+	r := &Refusal{Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
 	switch {
 	case s.Rulebook() > projections.Rules:
 		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"

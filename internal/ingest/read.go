@@ -241,6 +241,7 @@ type Result struct {
 	MediaType string
 	Digest    events.Digest
 	Version   uint64
+	Trace     string // of the operation's calls; for the log
 }
 
 // Result gives the bytes of a collected result. One that failed a check is
@@ -252,7 +253,7 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 	if err != nil {
 		return Result{}, err
 	}
-	refusal := &Refusal{Operation: s.Operation, State: s.Phase, Provider: problemView(s.Problem)}
+	refusal := &Refusal{Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Provider: problemView(s.Problem)}
 	switch {
 	case s.Phase == projections.PhaseResultUnavailable:
 		refusal.Code, refusal.Detail = CodeResultUnavailable, "the job succeeded, its result could not be collected: "+string(s.Reason)
@@ -283,7 +284,7 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 		}
 		return r, nil
 	}
-	whole, err := read(Result{MediaType: s.Result.MediaType, Digest: s.Result.Payload, Version: s.Facts})
+	whole, err := read(Result{MediaType: s.Result.MediaType, Digest: s.Result.Payload, Version: s.Facts, Trace: s.TraceID()})
 	if err != nil || file == "" {
 		return whole, err
 	}
@@ -313,7 +314,7 @@ func pick(whole Result, name string) (Result, error) {
 	for i, f := range files {
 		label := f.Label(i)
 		if label == name || strconv.Itoa(i) == name {
-			return Result{MediaType: f.MediaType, Digest: f.Digest, Version: whole.Version}, nil
+			return Result{MediaType: f.MediaType, Digest: f.Digest, Version: whole.Version, Trace: whole.Trace}, nil
 		}
 		labels = append(labels, label)
 	}

@@ -106,7 +106,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 func (v *Service) adopt(s projections.State, fingerprint events.Digest) (View, bool, error) {
 	if s.Intent.Fingerprint != fingerprint {
 		return View{}, false, &Refusal{
-			Code: CodeKeyReused, Operation: s.Operation, State: s.Phase,
+			Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
 			Detail: "this Idempotency-Key named another request of yours; that operation is unchanged",
 		}
 	}

@@ -28,6 +28,7 @@ type TimelinePage struct {
 	// NextAfter is where the next page goes on; 0 ends.
 	NextAfter uint64 `json:"next_after,omitempty"`
 	Version   uint64 `json:"version"`
+	Trace     string `json:"-"` // of the operation's calls; for the log
 }
 
 // Entry is one fact and what it did.
@@ -66,7 +67,7 @@ func (v *Service) Timeline(ctx context.Context, caller Caller, id string, after 
 	if err != nil {
 		return TimelinePage{}, fmt.Errorf("read timeline of %s: %w", id, err)
 	}
-	page := TimelinePage{Operation: s.Operation, Entries: []Entry{}, Version: s.Facts}
+	page := TimelinePage{Operation: s.Operation, Trace: s.TraceID(), Entries: []Entry{}, Version: s.Facts}
 	var folded projections.State
 	for _, line := range lines {
 		var record projections.Record
