@@ -43,6 +43,7 @@ type Board struct {
 	// count plus one when none was parked last; 0: nobody has looked yet.
 	parks, quiet atomic.Uint64
 	inputs       inputs
+	claims       claims
 }
 
 // NewBoard makes an empty board. alone says that only this process writes to
@@ -340,6 +341,46 @@ func (j *Journal) Known(ctx context.Context, operation string, least uint64) (pr
 		return *s, nil
 	}
 	return j.Current(ctx, operation)
+}
+
+// claimsEach bounds the claims of either half.
+const claimsEach = 4096
+
+// claims holds who this process made the owners of jobs lately, by subject: INDEX says
+// so, and nobody but a Reclaim of this process takes a claim away.
+type claims struct {
+	mu         sync.Mutex // guards what follows
+	young, old map[string]string
+}
+
+// claim notes the owner of a job, or "" that it may become another's.
+func (b *Board) claim(subject, operation string) {
+	if b == nil || !b.alone {
+		return
+	}
+	c := &b.claims
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if operation == "" {
+		delete(c.young, subject)
+		delete(c.old, subject)
+		return
+	}
+	if c.young == nil || len(c.young) >= claimsEach {
+		c.old, c.young = c.young, map[string]string{}
+	}
+	c.young[subject] = strings.Clone(operation)
+}
+
+// claimed says whether the job is known to be the operation's. No means nothing.
+func (b *Board) claimed(subject, operation string) bool {
+	if b == nil {
+		return false
+	}
+	c := &b.claims
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return operation != "" && (c.young[subject] == operation || c.old[subject] == operation)
 }
 
 // parking notes, ahead of the write, that an event is going to be parked.

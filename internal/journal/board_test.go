@@ -435,3 +435,44 @@ func TestBoardDrafts(t *testing.T) {
 		}
 	})
 }
+
+// A claim that this process made is not asked for again, unless it was replaced.
+func TestBoardKnowsItsClaims(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(alone, nil)
+			reclaim := func(operation, want string) (asked bool) {
+				t.Helper()
+				before := d.reads.Load()
+				owner, later, err := d.Reclaim(t.Context(), "example", "main", "j-1", operation)
+				if err != nil || owner != want || later != "" {
+					t.Errorf("%s, %s, %v, want %s", owner, later, err, want)
+				}
+				return d.reads.Load() > before
+			}
+			claim := func(operation, want string) {
+				t.Helper()
+				if owner, err := d.Claim(t.Context(), "example", "main", "j-1", operation); err != nil || owner != want {
+					t.Errorf("%s, %v, want %s", owner, err, want)
+				}
+			}
+			claim("op_1", events.ClaimOwn)
+			if reclaim("op_1", "op_1") == alone {
+				t.Errorf("alone %t: asked %t", alone, !alone)
+			}
+			claim("op_2", "op_1")
+			if !reclaim("op_2", "op_1") {
+				t.Error("the other's claim was not asked for")
+			}
+			// op_2 has a fact that calls the job its own, op_1 none.
+			if _, _, err := d.Create(t.Context(), events.Event{ID: "i", Source: "/test", Operation: "op_2", Fact: &events.IntentRecorded{
+				Principal: "p", Provider: "example", Account: "main", Adopt: "j-1",
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			if !reclaim("op_2", "op_2") || !reclaim("op_1", "op_2") {
+				t.Error("a claim that was replaced was not asked for")
+			}
+		})
+	}
+}

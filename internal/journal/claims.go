@@ -35,6 +35,7 @@ func (j *Journal) Claim(ctx context.Context, provider, account, job, operation s
 	case err != nil:
 		return "", fmt.Errorf("claim job for %s: %w", operation, err)
 	case other == nil:
+		j.board.claim(subject, operation)
 		return events.ClaimOwn, nil
 	}
 	return ownerIn(*other)
@@ -97,6 +98,9 @@ func OwnJobs(fact events.Fact) []string {
 // first. It gives the owner, and the later of two, "" if there is none: that
 // one is contested.
 func (j *Journal) Reclaim(ctx context.Context, provider, account, job, operation string) (owner, later string, err error) {
+	if j.board.claimed(jobSubject(provider, account, job), operation) {
+		return operation, "", nil
+	}
 	for {
 		has, taken, err := j.Owner(ctx, provider, account, job)
 		if err != nil || taken && has == operation {
@@ -176,6 +180,7 @@ func (j *Journal) replaceClaim(ctx context.Context, subject, from, to string) (b
 	if err != nil || string(m.Data) != from {
 		return false, err
 	}
+	j.board.claim(subject, "")
 	_, other, err := j.place(ctx, Index, subject, m.Sequence,
 		func() (uint64, error) {
 			return j.store.Publish(ctx, Index, Outgoing{Subject: subject, Data: []byte(to), Guard: &Guard{Sequence: m.Sequence}})
