@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -29,6 +30,8 @@ type Answer struct {
 	URL        string // that answered, after redirects; links are resolved against it
 	ReceivedAt time.Time
 	Truncated  bool // the body was cut, by MaxBody or by the connection
+	// Cut says, for people, why else a truncated body is not the whole one.
+	Cut string
 	// Unended: the body ended with the connection and nothing said how long it
 	// is. It may be whole or cut.
 	Unended bool
@@ -157,7 +160,7 @@ func (v view) cut(limit int64) (events.ErrorClass, string) {
 	if int64(len(v.a.Body)) >= limit {
 		return events.ErrorTooLarge, fmt.Sprintf("the body has more than %d bytes", limit)
 	}
-	return events.ErrorUnreadable, "the body was cut"
+	return events.ErrorUnreadable, cmp.Or(v.a.Cut, "the body was cut")
 }
 
 // about reads code, message and the time to come back. An expression that

@@ -414,6 +414,11 @@ func TestOversizedWords(t *testing.T) {
 	if s := c.ReadStatus(short, in); s.Class != events.ErrorServer || s.Cut != "the body was cut" || s.State != "" {
 		t.Errorf("an error cut: %+v", s)
 	}
+	odd := short
+	odd.Cut = "the body is labelled gzip, and cannot be read as that"
+	if s := c.ReadStatus(odd, in); s.Class != events.ErrorServer || s.Cut != odd.Cut {
+		t.Errorf("an error that cannot be read: %+v", s)
+	}
 	short.Status = 200
 	if s := c.ReadStatus(short, in); s.Class != events.ErrorUnreadable || s.Detail != "the body was cut" || s.Cut != "" {
 		t.Errorf("an answer cut: %+v", s)

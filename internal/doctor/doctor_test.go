@@ -298,6 +298,18 @@ func TestEachCheck(t *testing.T) {
 		}},
 		{"an answer that is too long", true, func(w *world) { w.provider.answer.Truncated = true }},
 		{"a redirect", true, func(w *world) { w.provider.answer.Status, w.provider.answer.Body = 302, nil }},
+		{"a redirect to a login page", true, func(w *world) {
+			w.provider.answer.Status, w.provider.answer.Body = 302, []byte("<html>Found</html>")
+			w.provider.answer.URL = "https://p.test/v1/jobs?x=1"
+			w.provider.answer.Header.Set("Location", "https://login.test/in?back=s3cret#s3cret")
+		}},
+		{"a redirect to another path", true, func(w *world) {
+			w.provider.answer.Status, w.provider.answer.URL = 307, "https://p.test/v1/jobs"
+			w.provider.answer.Header.Set("Location", "/v2/jobs?key=s3cret")
+		}},
+		{"a body that is not what it says", true, func(w *world) {
+			w.provider.answer.Truncated, w.provider.answer.Cut = true, "the body is labelled gzip, and cannot be read as that"
+		}},
 		{"an answer that says nothing", true, func(w *world) { w.provider.answer.Status = 503 }},
 		{"no answer", true, func(w *world) {
 			w.provider.answer = outbound.Answer{}
@@ -397,6 +409,12 @@ func TestEachCheck(t *testing.T) {
 					s.Prepares.Streak, s.Problem = 3, projections.Problem{Class: events.ErrorUnanswered, Message: "no answer was recorded by poller-1, and the request may have arrived"}
 				}),
 				state(12, projections.PhaseObserving, failing(events.ErrorInternal, 3, "no contract of that digest")),
+				state(13, projections.PhaseObserving, failing(events.ErrorPolicy, 3, "GET http://p.test: not sent: connect to 10.0.0.7:443: address 10.0.0.7 is not public"), func(s *projections.State) {
+					s.Problem.Code = string(outbound.DestinationRefused)
+				}),
+				state(14, projections.PhaseObserving, failing(events.ErrorPolicy, 3, "GET https://p.test: redirect: leads to plain http"), func(s *projections.State) {
+					s.Problem.Code = string(outbound.RedirectRefused)
+				}),
 			}
 		}},
 		{"a state that the contract does not know", false, func(w *world) {

@@ -117,7 +117,7 @@ func (d *Doctor) probe(ctx context.Context, a Account) Check {
 	}
 	c.Status, c.Seen, c.Do = proved(a, answer, read(contract.Answer{
 		Status: answer.Status, Header: answer.Header, Body: answer.Body, URL: answer.URL,
-		ReceivedAt: answer.AnsweredAt, Truncated: answer.Truncated,
+		ReceivedAt: answer.AnsweredAt, Truncated: answer.Truncated, Cut: answer.Cut,
 	}), what)
 	c.Seen = fmt.Sprintf("%s answered %d%s", asked, answer.Status, c.Seen)
 	return c
@@ -145,6 +145,10 @@ func proved(a Account, answer outbound.Answer, f contract.Failure, what string) 
 			seen += ", by the provider or by something before it" + words
 		}
 		return Fail, seen, []string{"put a credential that is valid behind " + reference(a) + "; it is read anew for each call"}
+	case answer.Cut != "":
+		return Warn, ": " + excerpt(answer.Cut) + "; it shows nothing about the credential", base
+	case status/100 == 3:
+		return Warn, words + ": it leads to " + leads(answer) + ", where nobody was asked; it shows nothing about the credential", base
 	case answer.Truncated:
 		return Unseen, ", and its body was not read to the end: what it says was not looked at", nil
 	case status/100 == 2 && f.Class == events.ErrorNone && a.Contract.Credential.Place == contract.PlaceNone:
@@ -161,6 +165,22 @@ func proved(a Account, answer outbound.Answer, f contract.Failure, what string) 
 		return Warn, words + ": a wrong path in the base URL looks like that, and it shows nothing about the credential", base
 	}
 	return Warn, words + ": that says nothing clear about the credential", []string{"look at the provider's status page, and probe again"}
+}
+
+// leads is where a redirect leads, without path and query.
+func leads(answer outbound.Answer) string {
+	from, err := url.Parse(answer.URL)
+	if err != nil {
+		return "another place"
+	}
+	to, err := from.Parse(answer.Header.Get("Location"))
+	switch {
+	case err != nil || to.Host == "" || answer.Header.Get("Location") == "":
+		return "another place"
+	case to.Host == from.Host && to.Scheme == from.Scheme:
+		return "another path of the same host"
+	}
+	return excerpt(to.Scheme + "://" + to.Host)
 }
 
 // placed is the account's credential where a contract puts it.

@@ -9,6 +9,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/canonical"
 	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -198,7 +199,12 @@ func (v *visit) failingHelp(s projections.State, class events.ErrorClass) string
 		return "see that this machine reaches the provider; counterfoil doctor --probe tries it"
 	case events.ErrorThrottled:
 		return "nothing: the provider asked to come back later"
-	case events.ErrorNotFound, events.ErrorRefused, events.ErrorUnreadable, events.ErrorTooLarge, events.ErrorExpired, events.ErrorPolicy:
+	case events.ErrorPolicy:
+		if s.Problem.Code == string(outbound.DestinationRefused) {
+			return "if the address is the provider's own, allow it: serve --allow-network ADDRESS/BITS, or name its origin in the contract; if it is not, find out why the provider's answers lead there"
+		}
+		return "the provider's answer leads elsewhere: see that the base URL of " + account + " is the provider's"
+	case events.ErrorNotFound, events.ErrorRefused, events.ErrorUnreadable, events.ErrorTooLarge, events.ErrorExpired:
 		return "see that the base URL of " + account + " is the provider's and its contract fits; counterfoil doctor --probe asks it"
 	case events.ErrorInternal:
 		return "see that the contract and the account of " + account + " are as they were when it was submitted"

@@ -37,6 +37,7 @@ type content struct {
 	close  func()
 	err    error // the coding cannot be undone
 	whole  bool  // body was read to its end
+	broken bool  // body could not be read on
 }
 
 // newContent reads no more than it must; an unreadable coding shows at the first Read.
@@ -75,6 +76,7 @@ type untilEnd content
 func (u *untilEnd) Read(p []byte) (int, error) {
 	n, err := u.body.Read(p)
 	u.whole = u.whole || err == io.EOF
+	u.broken = u.broken || err != nil && err != io.EOF
 	return n, err
 }
 
@@ -127,6 +129,18 @@ func (c *content) end() error {
 		return nil
 	}
 	return err
+}
+
+// wrong says, for people, what is wrong with a body that was not cut and cannot
+// be decoded; "" if it was cut.
+func (c *content) wrong(err error) string {
+	switch {
+	case errors.Is(err, errTrailing):
+		return "the body goes on behind the end of its " + c.coding
+	case c.coding == "" || c.broken || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return ""
+	}
+	return "the body is labelled " + c.coding + ", and cannot be read as that"
 }
 
 // tooLong says whether more arrived than a coded body of the limit can need.

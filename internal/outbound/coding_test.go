@@ -126,6 +126,18 @@ func TestContentCodings(t *testing.T) {
 							if !a.Truncated {
 								t.Error("not marked as truncated")
 							}
+							why := ""
+							switch {
+							case c.class == outbound.Encoding:
+								why = "the body's content coding is not read here: "
+							case c.name == "more after deflate's end":
+								why = "the body goes on behind the end of its " + c.coding
+							case c.name == "wrong checksum", c.name == "not compressed at all":
+								why = "the body is labelled gzip, and cannot be read as that"
+							}
+							if !strings.HasPrefix(a.Cut, why) || why == "" && a.Cut != "" {
+								t.Errorf("it is said of it: %q", a.Cut)
+							}
 						}
 						if c.class == "" || c.want != nil {
 							if !bytes.Equal(a.Body, c.want) {

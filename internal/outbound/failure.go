@@ -47,7 +47,7 @@ const (
 	Reset             Class = "reset"              // the connection ended before the headers were complete
 	Protocol          Class = "protocol"           // what came back is not an answer in HTTP/1.1
 	HeaderTooLarge    Class = "header_too_large"
-	BodyCut           Class = "body_cut"       // headers arrived, the body ended early
+	BodyCut           Class = "body_cut"       // headers arrived, the body ended early or could not be decoded
 	BodyTooLarge      Class = "body_too_large" // headers arrived, the body is over the limit
 	Encoding          Class = "encoding"       // headers arrived, the body is in a content coding that is not read here
 	RedirectRefused   Class = "redirect_refused"
@@ -78,21 +78,31 @@ type Failure struct {
 }
 
 func (f *Failure) Error() string {
+	where, sent, why := f.parts()
+	return where + fmt.Sprintf("%s (%s)", f.Class, sent) + why
+}
+
+// Words is the text without the class, for where that stands beside it.
+func (f *Failure) Words() string {
+	where, sent, why := f.parts()
+	return where + sent + why
+}
+
+func (f *Failure) parts() (where, sent, why string) {
 	const limit = 300
-	sent := f.Sent.String()
+	sent = f.Sent.String()
 	if f.Sent == SentUnknown && (f.Class == DestinationRefused || f.Class == RedirectRefused) {
 		// The doubt is about the requests that led there, never about what was refused.
 		sent = "nothing was sent there; the request that led there may have been sent"
 	}
-	s := fmt.Sprintf("%s (%s)", f.Class, sent)
 	if f.Origin != "" {
-		s = fmt.Sprintf("%s %s: %s", f.Method, f.Origin, s)
+		where = fmt.Sprintf("%s %s: ", f.Method, f.Origin)
 	}
 	if f.Err != nil {
 		// net/http quotes malformed answers, so the text may come from outside.
-		s += ": " + httprule.Excerpt([]byte(f.Err.Error()), limit)
+		why = ": " + httprule.Excerpt([]byte(f.Err.Error()), limit)
 	}
-	return s
+	return where, sent, why
 }
 
 func (f *Failure) Unwrap() error { return f.Err }

@@ -187,6 +187,8 @@ type Answer struct {
 	Coding string
 	// Truncated: Body is not the whole body. Always with a Failure.
 	Truncated bool
+	// Cut says why, for people, where it did not only end early.
+	Cut string
 	// CloseDelimited: the body ended with the connection, so its end is not proved.
 	CloseDelimited bool
 	// Scrubbed counts the echoes of the credential that were replaced.
@@ -425,7 +427,7 @@ func (c *Client) receive(ctx context.Context, resp *http.Response, h *hop, a *An
 	a.Status, a.Header = resp.StatusCode, resp.Header
 	a.Date, _ = httprule.ParseDate(resp.Header.Get("Date"))
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		a.Truncated = true
+		a.Truncated, a.Cut = true, "the answer changes the protocol, and nobody asked for that"
 		return false, &Failure{Class: Protocol, Sent: SentUnknown, Err: errors.New("unasked change of protocol")}
 	}
 	a.CloseDelimited = resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && h.method != http.MethodHead
@@ -448,8 +450,9 @@ func (c *Client) receive(ctx context.Context, resp *http.Response, h *hop, a *An
 	case err == nil:
 		return body.whole, nil
 	case errors.Is(err, errCoding):
-		f.Class, f.Err = Encoding, err
+		f.Class, f.Err, a.Cut = Encoding, err, err.Error()
 	default:
+		a.Cut = body.wrong(err)
 		f.Class, f.Err = BodyCut, fmt.Errorf("read body after %d bytes: %w", n, err)
 		if class, ended := contextClass(ctx); ended {
 			f.Class = class
@@ -474,7 +477,7 @@ func (c *Client) dial(ctx context.Context, at place, g *guard) (*carrier, error)
 			class = DNS
 		}
 		if refused := (*refusedError)(nil); errors.As(err, &refused) {
-			class = DestinationRefused
+			class, err = DestinationRefused, refused // the dialer's words around it say the address again
 		}
 		return nil, &phaseError{class, fmt.Errorf("connect to %s: %w", at.addr, err)}
 	}

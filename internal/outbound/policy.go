@@ -91,7 +91,8 @@ var errUnasked = errors.New("the dialer did not say which address it dialled")
 type refusedError struct{ what string }
 
 func (e *refusedError) Error() string {
-	return e.what + ": refused, since neither the contract nor the configuration names this origin (serve --allow-network allows a network)"
+	// Short, since the advice stands at the end of what may be cut.
+	return e.what + "; if it is the provider's, serve --allow-network allows it"
 }
 
 // visit decides about the addresses of one dial. A dialer may try several at once.

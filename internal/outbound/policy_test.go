@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
@@ -53,6 +54,9 @@ func TestPolicyOnAddresses(t *testing.T) {
 				// A mapped address is named as what it is.
 				name := strings.ReplaceAll(strings.Trim(host, "[]"), "::ffff:7f00:1", "127.0.0.1")
 				if text := err.Error(); !strings.Contains(text, strings.TrimPrefix(name, "::ffff:")) || strings.Contains(text, "hidden") || strings.Contains(text, "meta-data") {
+					t.Errorf("%s: %v", host, text)
+				}
+				if text := words(err); !strings.HasSuffix(text, "; if it is the provider's, serve --allow-network allows it") || strings.Contains(text, "policy") {
 					t.Errorf("%s: %v", host, text)
 				}
 			})
@@ -405,4 +409,30 @@ func (s *nameServer) answer(c net.Conn) error {
 	}
 	_, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(a))), a...))
 	return err
+}
+
+func words(err error) string {
+	f, _ := errors.AsType[*outbound.Failure](err)
+	return f.Words()
+}
+
+// The advice is not cut off where a real dialer's words and the hop before stand
+// before it: 300 bytes of a message are shown.
+func TestRefusalKeepsItsAdvice(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://[::1]:8443/files/result?signature=hidden", http.StatusFound)
+	}))
+	defer srv.Close()
+	c, err := outbound.New(outbound.Config{
+		Dial: outbound.SystemDialer(nil), Clock: outbound.NewSystemClock(), Resolve: secrets{}, AllowHTTP: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Do(t.Context(), outbound.Request{Method: "GET", URL: srv.URL, FollowRedirects: 1, Trusted: []string{srv.URL}})
+	wantFailure(t, err, outbound.DestinationRefused, outbound.SentUnknown)
+	if text := words(err); len(text) > 300 || !strings.HasSuffix(text, "connect to [::1]:8443: address ::1 is not public; if it is the provider's, serve --allow-network allows it") {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
 }

@@ -391,7 +391,7 @@ func requestID(a outbound.Answer) string {
 func failed(asOf uint64, a outbound.Answer, f *outbound.Failure) events.Call {
 	return events.Call{
 		AsOf: asOf, LeftAt: a.SentAt, Status: uint64(max(a.Status, 0)), Class: errorClass(f.Class),
-		Code: string(f.Class), Message: httprule.Excerpt([]byte(f.Error()), messageLimit),
+		Code: string(f.Class), Message: httprule.Excerpt([]byte(f.Words()), messageLimit),
 	}
 }
 
@@ -429,7 +429,7 @@ func unread(a outbound.Answer, f *outbound.Failure) bool {
 func reading(a outbound.Answer) contract.Answer {
 	return contract.Answer{
 		Status: a.Status, Header: a.Header, Body: a.Body, URL: a.URL,
-		ReceivedAt: a.AnsweredAt, Truncated: a.Truncated, Unended: a.CloseDelimited,
+		ReceivedAt: a.AnsweredAt, Truncated: a.Truncated, Cut: a.Cut, Unended: a.CloseDelimited,
 	}
 }
 

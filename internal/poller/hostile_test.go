@@ -185,6 +185,9 @@ func TestAnswersThatAreNone(t *testing.T) {
 				if strings.HasPrefix(c.name, "redirect") && (!strings.Contains(recorded.Message, "as scripted") || recorded.Status != 302) {
 					t.Errorf("%d, %q: the reason is lost", recorded.Status, recorded.Message)
 				}
+				if recorded.Code != "" && strings.Contains(recorded.Message, recorded.Code+" (") {
+					t.Errorf("%q says %q once more", recorded.Message, recorded.Code)
+				}
 				if c.name == "body cut" && recorded.Class == events.ErrorUnreadable && !strings.HasPrefix(recorded.Message, "the body was cut: ") {
 					t.Errorf("%q does not say that it was cut", recorded.Message)
 				}
