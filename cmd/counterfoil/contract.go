@@ -37,7 +37,8 @@ func (a *app) contractLint() *cobra.Command {
 		Short: "Report every problem of contract files, with its place",
 		Long: `Report every problem of contract files: file, line and column, the field, what
 is wrong, and for an expression where in it. Of a directory every *.yaml is
-read, as serve --contracts does. The exit code is 1 if there is a problem.`,
+read, as serve --contracts does. The exit code is 1 if there is a problem, and 2
+if one of the names cannot be read; the others are checked all the same.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("nothing to check: name contract files or directories")
@@ -45,11 +46,14 @@ read, as serve --contracts does. The exit code is 1 if there is a problem.`,
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			l, err := lint(args)
-			if err != nil {
+			l, unread := lint(args)
+			if l.Files == 0 && unread != nil {
+				return unread
+			}
+			if err := a.linted(l); unread == nil {
 				return err
 			}
-			return a.linted(l)
+			return unread
 		},
 	}
 }
@@ -71,20 +75,23 @@ type lintProblem struct {
 	Caret   int    `json:"caret,omitempty"`  // 0-based column in source
 }
 
-// lint checks what the arguments name. A name that cannot be read is an error
-// of the command line.
+// lint checks what the arguments name. Names that cannot be read are an error of
+// the command line, beside the report about the others.
 func lint(args []string) (lintReport, error) {
 	out := lintReport{Problems: []lintProblem{}}
+	var unread []string
 	for _, arg := range args {
 		files, directory, err := contractFiles(arg)
 		if err != nil {
-			return out, err
+			unread = append(unread, err.Error())
+			continue
 		}
 		names := map[string]string{} // in one directory a name is given once
 		for _, file := range files {
 			problems, name, err := lintFile(file)
 			if err != nil {
-				return out, err
+				unread = append(unread, err.Error())
+				continue
 			}
 			if other := names[name]; directory && name != "" && other != "" {
 				problems = append(problems, lintProblem{File: file, Line: 1, Column: 1, Field: "name", Message: fmt.Sprintf("%q is the name in %s already", name, other)})
@@ -97,6 +104,9 @@ func lint(args []string) (lintReport, error) {
 			out.Problems = append(out.Problems, problems...)
 		}
 	}
+	if len(unread) > 0 {
+		return out, usage("not checked: %s", strings.Join(unread, "; "))
+	}
 	return out, nil
 }
 
@@ -105,7 +115,7 @@ func contractFiles(arg string) (files []string, directory bool, err error) {
 	info, err := os.Stat(arg)
 	switch {
 	case err != nil:
-		return nil, false, usage("%w", err)
+		return nil, false, unreadable(arg, err)
 	case !info.IsDir():
 		return []string{arg}, false, nil
 	}
@@ -141,6 +151,15 @@ func lintFile(file string) (problems []lintProblem, name string, err error) {
 	return nil, c.Name, nil
 }
 
+// unreadable names the file and why it cannot be read, without the call that failed.
+func unreadable(file string, err error) error {
+	var in *fs.PathError
+	if errors.As(err, &in) {
+		err = in.Err
+	}
+	return usage("%s: cannot be read: %w", file, err)
+}
+
 // readContract reads a byte more than a contract may have, so that a longer
 // file is refused by the parser and not read to its end.
 func readContract(file string) ([]byte, error) {
@@ -150,7 +169,7 @@ func readContract(file string) ([]byte, error) {
 	}
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may be a pipe by now
 	if err != nil {
-		return nil, usage("%w", err)
+		return nil, unreadable(file, err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {

@@ -390,10 +390,15 @@ func (c *Contract) base(in Inputs) (string, []string, error) {
 }
 
 func checkBase(base string) (origin string, err error) {
-	if strings.ContainsAny(base, "?# ") {
-		return "", errors.New("must hold no query, fragment or blank")
+	origin, err = httprule.Origin(base)
+	if strings.ContainsAny(base, "?# ") { // the other may be wrong as well
+		more := errors.New("must hold no query, fragment or blank")
+		if err != nil {
+			more = fmt.Errorf("%w; %w", more, err)
+		}
+		return "", more
 	}
-	return httprule.Origin(base)
+	return origin, err
 }
 
 // allowed says whether a link may be called with the credential.

@@ -177,6 +177,8 @@ type visit struct {
 }
 
 func (v *visit) add(name, subject string, s Status, seen string, do ...string) {
+	// A file's problems are a line each, and what is seen is one.
+	seen = strings.ReplaceAll(strings.ReplaceAll(seen, ":\n", ": "), "\n", "; ")
 	v.checks = append(v.checks, Check{Name: name, Subject: subject, Status: s, Seen: seen, Do: do})
 }
 

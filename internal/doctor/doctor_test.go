@@ -257,7 +257,7 @@ func TestEachCheck(t *testing.T) {
 		{"a credential leads to nothing", false, func(w *world) { w.provider.missing = map[string]bool{"env:REPLICATE": true} }},
 		{"the credentials file is wrong", false, func(w *world) {
 			w.config.CredentialsFile = func() (string, time.Time, time.Time) {
-				return "credentials.yaml:3: accounts: is given twice", noon.Add(-time.Hour), time.Time{}
+				return "credentials.yaml:3: accounts: is given twice\ncredentials.yaml:5: unknown field", noon.Add(-time.Hour), time.Time{}
 			}
 		}},
 		{"the credentials file is being written", false, func(w *world) {

@@ -401,11 +401,15 @@ func (r *credentialsReader) baseURL(n *yaml.Node, field string) string {
 		return ""
 	}
 	_, err := httprule.Origin(text)
-	switch {
-	case err != nil:
+	rest := strings.ContainsAny(text, "?#")
+	if err != nil {
 		r.addf(n, field, "%v", err) // it does not quote the address
-	case strings.ContainsAny(text, "?#"):
+	}
+	if rest {
 		r.addf(n, field, "must have no query and no fragment")
+	}
+	switch {
+	case err != nil, rest:
 	case strings.HasPrefix(strings.ToLower(text), "http:") && !r.plainHTTP:
 		r.addf(n, field, "is plain http, where a credential can be read on the way: give --allow-http if that is meant")
 	default:

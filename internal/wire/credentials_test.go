@@ -79,6 +79,7 @@ func TestCredentialsProblems(t *testing.T) {
 		{"no value", "credentials: 1\nproviders:\n  example:\n    default: {credential: }\n", "f.yaml:4: providers.example.default.credential: must be text, and not empty"},
 		{"base URL with password", "credentials: 1\nproviders:\n  example:\n    default: {base_url: \"https://u:" + marker + "@h.test\"}\n", "f.yaml:4: providers.example.default.base_url: user information in a URL is refused"},
 		{"base URL with query", "credentials: 1\nproviders:\n  example:\n    default: {base_url: \"https://h.test?key=" + marker + "\"}\n", "base_url: must have no query"},
+		{"base URL with both", "credentials: 1\nproviders:\n  example:\n    default: {base_url: \"https://u:" + marker + "@h.test?key=" + marker + "\"}\n", "base_url: must have no query"},
 		{"base URL without TLS", "credentials: 1\nproviders:\n  example:\n    default: {base_url: \"http://h.test\"}\n", "base_url: is plain http"},
 		{"principal", "credentials: 1\nprincipals:\n  Bob: {accounts: []}\n", "f.yaml:3: principals: the name of a principal must be"},
 		{"grant", "credentials: 1\nprincipals:\n  bob: {accounts: [example]}\n", "f.yaml:3: principals.bob.accounts[0]: must be PROVIDER/ACCOUNT"},
