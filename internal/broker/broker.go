@@ -187,7 +187,7 @@ func serve(c Config) (*server.Server, *messages, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	said := &messages{to: c.Logger}
+	said := &messages{to: c.Logger, streams: filepath.Join(c.Dir, storeName, streamsName)}
 	s.SetLogger(said, false, false)
 	s.Start()
 	if !s.ReadyForConnections(readyLimit) || !s.JetStreamEnabled() {
@@ -280,7 +280,8 @@ func (b *Broker) Stop() error {
 // is the only place where the server says why it did not start, and its first one
 // of a stream that could not write, which it cannot be asked for.
 type messages struct {
-	to *slog.Logger
+	to      *slog.Logger
+	streams string // the directory with one for each stream
 
 	mu     sync.Mutex
 	last   string // guarded by mu
@@ -318,12 +319,24 @@ func (m *messages) Debugf(format string, args ...any)  { m.say(slog.LevelDebug, 
 func (m *messages) Tracef(format string, args ...any)  { m.say(slog.LevelDebug, format, args) }
 
 func (m *messages) Errorf(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); strings.Contains(text, writeError) {
+	if text := fmt.Sprintf(format, args...); m.ofStream(text) {
 		m.mu.Lock()
 		m.failed = cmp.Or(m.failed, text)
 		m.mu.Unlock()
 	}
 	m.say(slog.LevelError, format, args)
+}
+
+// ofStream says whether the message is that a stream could not write. Batches
+// have such files too, which come and go, see StageInMemory.
+func (m *messages) ofStream(text string) bool {
+	rest, found := strings.CutPrefix(text, "Filestore [")
+	name, rest, _ := strings.Cut(rest, "]")
+	if !found || !strings.Contains(rest, writeError) {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(m.streams, name))
+	return err == nil
 }
 
 // Fatalf does not end the process: Start reports the message instead.

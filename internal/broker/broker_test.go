@@ -255,11 +255,21 @@ func TestFailing(t *testing.T) {
 			b.Say("Filestore [%s] Critical write error: %v", "HISTORY", "no space left on device")
 			return nil
 		}, "[WAKEUPS] Critical write error: no space left on device"},
+		{"a batch could not be staged", func(b *broker.Broker) error {
+			b.Say("Filestore [%s] Critical write error: %v", "S1xY7z", "no space left on device")
+			return nil
+		}, ""},
 		{"another error", func(b *broker.Broker) error { b.Say("slow consumer"); return nil }, ""},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := start(t, config(t.TempDir(), "one"))
+				dir := filepath.Join(t.TempDir(), "data")
+				b := start(t, config(dir, "one"))
+				for _, stream := range []string{"WAKEUPS", "HISTORY"} {
+					if err := os.MkdirAll(filepath.Join(dir, "jetstream", "jetstream", "$G", "streams", stream), 0o700); err != nil {
+						t.Fatal(err)
+					}
+				}
 				if err := b.Failing(); err != nil {
 					t.Fatalf("after its start: %v", err)
 				}

@@ -20,6 +20,8 @@ const (
 	formatName = "format"    // marker: this directory is ours, and its format
 	runsName   = "runs"      // one line per start and per orderly stop
 	storeName  = "jetstream" // the server's own
+
+	streamsName = "jetstream/$G/streams" // in the server's own, with a directory for each stream
 )
 
 const (

@@ -57,7 +57,7 @@ func (b *Broker) StageInMemory(streams ...string) (bool, error) {
 		if err := os.Mkdir(filepath.Join(stage, name), 0o700); err != nil {
 			return false, fmt.Errorf("stage batches in memory: %w", err)
 		}
-		link := filepath.Join(root, storeName, "jetstream", "$G", "streams", name, "batches")
+		link := filepath.Join(root, storeName, streamsName, name, "batches")
 		// The server removes its own when it starts; one that is not empty, or of a
 		// batch under way, stays.
 		if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
