@@ -109,7 +109,7 @@ func (a *app) serve(ctx context.Context, o options, log *slog.Logger) error {
 	for {
 		l, err := open(ctx, o, nil, log, nil)
 		if err != nil {
-			return err
+			return roomHint(o.Data, err)
 		}
 		if l.newKey != "" {
 			fmt.Fprintf(a.stdout, "API key of principal %s, printed this once: %s\n", firstPrincipal, l.newKey)
@@ -129,7 +129,7 @@ func (a *app) serve(ctx context.Context, o options, log *slog.Logger) error {
 		beside.Wait()
 		err = errors.Join(err, l.close())
 		if !mended {
-			return err
+			return roomHint(o.Data, err)
 		}
 		if err != nil { // who waits for such a store is not answered in time
 			log.WarnContext(ctx, "the run did not end in order", "error", err)
@@ -318,6 +318,19 @@ func (l *local) close() error {
 		errs = append(errs, l.broker.Stop())
 	}
 	return errors.Join(errs...)
+}
+
+// roomHint says what helps where the disk of the data directory is full, whatever
+// failed there.
+func roomHint(dir string, err error) error {
+	var hinted *coded
+	if err == nil || errors.As(err, &hinted) {
+		return err
+	}
+	if free, unknown := disk.Free(dir); unknown != nil || free >= mendRoom {
+		return err
+	}
+	return &coded{exitFailure, "make room where the data directory is, and start it again", err}
 }
 
 func dataHint(err error) error {

@@ -87,6 +87,12 @@ func newSite(t *testing.T, o simulator.Options, rules ...simulator.Rule) *site {
 	return s
 }
 
+// put has the program keep its data somewhere else.
+func (s *site) put(dir string) {
+	s.dir = dir
+	s.args = append(s.args, "--data", dir) // the last one counts
+}
+
 // quick is a directory with the example contract and shorter waits.
 func quick(t *testing.T) string {
 	t.Helper()
@@ -119,6 +125,7 @@ type process struct {
 	cmd    *exec.Cmd
 	client *client.Client
 	lines  []string      // of standard output up to ready
+	ready  chan string   // gets the address, closed with the end
 	ended  chan struct{} // closed when the process is gone and its output read
 	err    error         // of Wait; read after ended
 	errors *strings.Builder
@@ -127,7 +134,15 @@ type process struct {
 // start runs the program until it says that it is ready, or has ended.
 func (s *site) start() *process {
 	s.t.Helper()
-	p := &process{site: s, ended: make(chan struct{}), errors: &strings.Builder{}}
+	p := s.launch()
+	p.await()
+	return p
+}
+
+// launch runs the program.
+func (s *site) launch() *process {
+	s.t.Helper()
+	p := &process{site: s, ready: make(chan string, 1), ended: make(chan struct{}), errors: &strings.Builder{}}
 	p.cmd = exec.Command(built.build(s.t), s.args...)
 	p.cmd.Env = append(os.Environ(), "CRASH_TOKEN="+harness.Token)
 	p.cmd.Stderr = p.errors
@@ -138,15 +153,14 @@ func (s *site) start() *process {
 	if err := p.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	ready := make(chan string, 1)
 	go func() {
 		defer close(p.ended)
-		defer close(ready)
+		defer close(p.ready)
 		scanner := bufio.NewScanner(out)
 		for scanner.Scan() {
 			p.lines = append(p.lines, scanner.Text())
 			if address, ok := strings.CutPrefix(scanner.Text(), "ready on "); ok {
-				ready <- address
+				p.ready <- address
 				break
 			}
 		}
@@ -156,27 +170,44 @@ func (s *site) start() *process {
 		p.err = p.cmd.Wait()
 	}()
 	s.t.Cleanup(func() { p.end(syscall.SIGKILL) })
+	return p
+}
+
+// await waits until the process says that it is ready, or has ended.
+func (p *process) await() {
+	s := p.site
+	s.t.Helper()
 	select {
-	case address, ok := <-ready:
+	case address, ok := <-p.ready:
 		if !ok {
 			<-p.ended
-			return p
+			return
 		}
 		for _, line := range p.lines {
 			if m := regexp.MustCompile(`printed this once: (cf_\S+)$`).FindStringSubmatch(line); m != nil {
 				s.key = m[1]
 			}
 		}
-		transport := &http.Transport{}
-		s.t.Cleanup(transport.CloseIdleConnections)
-		if p.client, err = client.New(address, s.key, &http.Client{Transport: transport}); err != nil {
-			s.t.Fatal(err)
-		}
+		p.client = s.caller(address)
 	case <-time.After(patience):
 		s.t.Fatalf("not ready after %s: %v\n%s", patience, p.lines, p.errors)
 	}
-	return p
 }
+
+// caller is a client of whoever is at the address.
+func (s *site) caller(address string) *client.Client {
+	s.t.Helper()
+	transport := &http.Transport{}
+	s.t.Cleanup(transport.CloseIdleConnections)
+	c, err := client.New(address, s.key, &http.Client{Transport: transport})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// address is where the process answers, once it has said that it is ready.
+func (p *process) address() string { return strings.TrimPrefix(p.lines[len(p.lines)-1], "ready on ") }
 
 // end sends the signal to this process alone and waits until it is gone.
 func (p *process) end(signal syscall.Signal) {
