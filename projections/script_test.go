@@ -25,6 +25,7 @@ var epoch = time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 // envelope, sequence and chain that a journal would.
 type ledger struct {
 	s       State
+	folder  Folder // as a projector uses it, beside Fold in the checks
 	seq     uint64
 	head    events.Digest
 	ids     int
@@ -48,7 +49,7 @@ func (l *ledger) entry(at time.Time, fact events.Fact) Entry {
 func (l *ledger) append(e Entry) Record {
 	before := l.s
 	var r Record
-	l.s, r = Fold(l.s, e)
+	l.s, r = l.folder.Fold(l.s, e)
 	if l.check != nil {
 		l.check(before, e, l.s, r)
 	}

@@ -256,7 +256,14 @@ func (b *Board) state(operation string, least uint64) *projections.State {
 	p := &b.parts[Partition(operation)]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stateLocked(operation, least)
+	s := p.stateLocked(operation, least)
+	if at := p.posts[operation]; s != nil && at.state == nil && at.in == &p.live {
+		// Who asks so is about to move it, and the projector asks next.
+		p.removeLocked(at)
+		at.state, at.packed = s, nil
+		p.addLocked(at, &p.live)
+	}
+	return s
 }
 
 // newest gives the operation's state if it includes everything whose append was

@@ -298,7 +298,9 @@ type Work struct {
 	owed   map[string]time.Time
 	payday time.Time
 
-	entries []projections.Entry // room that the steps use one after the other
+	// Room that the steps use one after the other.
+	entries []projections.Entry
+	folder  projections.Folder
 
 	resting  map[string]projections.State // of those that rest under a hold
 	released time.Time                    // when their holds were asked for last

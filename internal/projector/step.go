@@ -93,7 +93,7 @@ func (w *Work) fold(before projections.State, entry projections.Entry) (after pr
 	if entry.Sequence <= before.Sequence {
 		return before, record, false
 	}
-	after, record = projections.Fold(before, entry)
+	after, record = w.folder.Fold(before, entry)
 	record.Build = w.p.cfg.Build
 	if after.Phase.Stopped() && standing(before) != standing(after) {
 		w.p.cfg.Observe.Stopped(after, true)
