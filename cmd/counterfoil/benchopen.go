@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -27,6 +28,12 @@ const (
 	openWait  = time.Hour
 	openBatch = 200 // operations in one commit
 	openRest  = 5 * time.Second
+	// openMany operations are compared with their wake-ups for long enough to show. At
+	// rest is what stands for openStill then, longer than the service takes to give
+	// back what it needed; openMost bounds the wait.
+	openMany  = 10000
+	openStill = 35 * time.Second
+	openMost  = 3 * time.Minute
 	openReads = 500 // of one operation
 	openLists = 100 // of one page
 	openLimit = 10 * time.Minute
@@ -86,7 +93,7 @@ func (a *app) grow(ctx context.Context, o benchOptions, url string) (_ *benchSer
 	if g.Peak, err = child.memory("VmHWM"); err != nil {
 		return nil, nil, err
 	}
-	if g.Rest, err = child.memory("VmRSS"); err != nil {
+	if g.Rest, err = atRest(ctx, child, o.open); err != nil {
 		return nil, nil, err
 	}
 	var c benchConn
@@ -272,4 +279,26 @@ func (s *benchService) kill() error {
 		s.err = errors.Join(s.err, s.remove())
 	})
 	return s.err
+}
+
+// atRest is the memory that is resident once it stays so, in MiB.
+func atRest(ctx context.Context, child *benchService, open int) (float64, error) {
+	rest, err := child.memory("VmRSS")
+	if err != nil || open < openMany {
+		return rest, err
+	}
+	began := time.Now()
+	for since := began; time.Since(since) < openStill && time.Since(began) < openMost; {
+		if err := pause(ctx, time.Second); err != nil {
+			return 0, err
+		}
+		now, err := child.memory("VmRSS")
+		if err != nil {
+			return 0, err
+		}
+		if math.Abs(now-rest) > rest/100 {
+			rest, since = now, time.Now()
+		}
+	}
+	return rest, nil
 }

@@ -24,20 +24,26 @@ const (
 	// the server keeps for 10 s; then nothing may happen for minutes that has the
 	// runtime collect and return them.
 	giveBackEvery = 30 * time.Second
-	giveBackMost  = 96 << 20 // bytes
+	giveBackLeast = 48 << 20 // bytes
 )
 
-// giveBack returns what the process holds from the system but does not need, where
-// that has grown since it held so much, and once again the next time, when the
-// server has let go of its blocks. It gives what is held then. Each time costs a
-// garbage collection.
-func giveBack(held uint64, again bool) (uint64, bool) {
+// thrift gives back what the process holds from the system but does not need.
+type thrift struct {
+	held  uint64 // after it gave back last, or less
+	again bool   // that helped: the server may have let go of its blocks by now
+}
+
+// look gives back where what is held has grown, or where that helped the last time.
+// free costs a garbage collection.
+func (t *thrift) look(holds func() uint64, free func()) {
 	now := holds()
-	if now < held+giveBackMost && !again {
-		return min(now, held), false
+	if now < t.held+giveBackLeast && !t.again {
+		t.held = min(now, t.held)
+		return
 	}
-	debug.FreeOSMemory()
-	return holds(), !again
+	free()
+	t.held = holds()
+	t.again = t.held+giveBackLeast <= now
 }
 
 // holds is what the process has from the system.
@@ -57,7 +63,7 @@ func keepHeapSmall(ctx context.Context) {
 	defer every.Stop()
 	// Not known: an earlier run in this process may have set it.
 	now, live := 0, []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	held, again, asked := holds(), false, time.Now()
+	memory, asked := thrift{held: holds()}, time.Now()
 	for {
 		select {
 		case <-every.C:
@@ -65,7 +71,7 @@ func keepHeapSmall(ctx context.Context) {
 			return
 		}
 		if time.Since(asked) > giveBackEvery {
-			held, again = giveBack(held, again)
+			memory.look(holds, debug.FreeOSMemory)
 			asked = time.Now()
 		}
 		metrics.Read(live)
