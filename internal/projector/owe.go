@@ -70,3 +70,10 @@ func (w *Work) pay(ctx context.Context) error {
 	}
 	return w.publish(ctx, list)
 }
+
+// Owes says whether the operation's wake-up is yet to be written. Its timer attends
+// to it, and so does the sweep of the next tenure.
+func (w *Work) Owes(operation string) bool {
+	_, owed := w.owed[operation]
+	return owed
+}

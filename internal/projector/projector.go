@@ -292,6 +292,7 @@ type Work struct {
 	moves     []move
 	records   []projections.Record
 	lingering time.Time
+	rests     bool // an operation among them has come to rest
 
 	// owed holds since when an operation has needed a wake-up that is not written
 	// yet; the first of them is due at payday.

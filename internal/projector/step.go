@@ -97,6 +97,7 @@ func (w *Work) fold(before projections.State, entry projections.Entry) (after pr
 	record.Build = w.p.cfg.Build
 	if after.Phase.Stopped() && standing(before) != standing(after) {
 		w.p.cfg.Observe.Stopped(after, true)
+		w.rests = true
 	}
 	if after.Job.Class == events.ClassUnknown && (before.Job.Class != events.ClassUnknown || before.Job.Remote != after.Job.Remote) {
 		w.p.cfg.Observe.Unmapped(after)
@@ -208,9 +209,10 @@ func (w *Work) publish(ctx context.Context, list []journal.Wake) error {
 }
 
 // lingers is how long records may wait for more: not at all where the history is
-// how others learn of a fact.
+// how others learn of a fact, nor where an operation has come to rest, which is
+// told again after a crash until it is recorded.
 func (w *Work) lingers() time.Duration {
-	if w.p.cfg.Timers == nil {
+	if w.p.cfg.Timers == nil || w.rests {
 		return 0
 	}
 	return linger
@@ -232,7 +234,7 @@ func (w *Work) flush(ctx context.Context, waited time.Duration) error {
 	}
 	clear(w.moves)
 	clear(w.records)
-	w.moves, w.records = w.moves[:0], w.records[:0]
+	w.moves, w.records, w.rests = w.moves[:0], w.records[:0], false
 	return nil
 }
 

@@ -209,6 +209,10 @@ func TestRecordsLinger(t *testing.T) {
 		if n := len(h.take()); n != lingerMost {
 			t.Errorf("%d records, want %d", n, lingerMost)
 		}
+		// Nor one that comes to rest, which is told again until it is recorded.
+		h.put(ops[1], &events.JobContested{JobID: "j-1", Owner: "op_other"})
+		step(time.Second, true)
+		same(t, h.take(), "record "+ops[1])
 		// A sweep begins with none that wait.
 		h.put(ops[0], &events.StepDeferred{Until: time.Now(), Reason: events.DeferThrottled})
 		step(time.Second, true)

@@ -211,15 +211,18 @@ func failEverything(t *testing.T, h *harness.House, m *simulator.Mount, provider
 		ids = append(ids, id)
 		return id
 	}
+	failed := func() int {
+		return len(slices.DeleteFunc(h.Sim.Requests(simulator.Filter{Mount: m.Base(), Call: simulator.Create}), func(r simulator.Request) bool { return r.Fault == "" }))
+	}
 	for i, fault := range creates {
 		m.Add(simulator.On(simulator.Create, simulator.Nth(1), fault))
 		submit(fmt.Sprintf("create-%d", i))
-		for h.Sim.Count(simulator.Filter{Mount: m.Base(), Call: simulator.Create}) <= i {
+		// By whichever create comes next: those that failed are sent again.
+		for end := time.Now().Add(time.Minute); failed() <= i && time.Now().Before(end); {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	failed := slices.DeleteFunc(h.Sim.Requests(simulator.Filter{Mount: m.Base(), Call: simulator.Create}), func(r simulator.Request) bool { return r.Fault == "" })
-	want(t, "creates that failed", len(failed), len(creates))
+	want(t, "creates that failed", failed(), len(creates))
 	// Each of the later calls fails twice for one job.
 	for _, call := range []simulator.Call{simulator.Status, simulator.Result, simulator.Cancel} {
 		for i, fault := range later {

@@ -119,8 +119,8 @@ func mutants() []mutant {
 			edits: []edit{
 				{
 					stepFile,
-					"	if err := w.tenure.WakeRun(ctx, list); err != nil {\n		return fmt.Errorf(\"project %d facts of partition %s: %w\", len(records), w.tenure.Partition(), err)\n	}\n",
-					"	defer func() { _ = w.tenure.WakeRun(ctx, list) }()\n",
+					"	return w.publish(ctx, list)\n",
+					"	if err := w.flush(ctx, 0); err != nil {\n		return err\n	}\n	return w.publish(ctx, list)\n",
 				},
 			},
 		},

@@ -38,7 +38,6 @@ type operation struct {
 	newest         uint64            // fact in the ledger
 	facts, records int               // stored of it
 	unswept        bool              // its newest record is of a tenure that has not swept since
-	owed           time.Time         // since when it has lacked the wake-up that it needs; zero: it does not
 	folded         projections.State // of the ledger, by the judge
 }
 
@@ -296,6 +295,7 @@ func (a *actor) tenure(ctx context.Context, j *journal.Journal, pr *projector.Pr
 		return err
 	}
 	defer work.Close()
+	a.work = work
 	for {
 		busy, err := work.Step(ctx, 0)
 		if err != nil {

@@ -140,9 +140,8 @@ func (w *world) attention() {
 		if !ok || op.unswept {
 			continue
 		}
-		owed := op.owed
-		op.owed = time.Time{}
-		if holder := w.working[journal.Partition(op.id)]; w.cfg.Local && (holder == nil || !holder.swept) {
+		holder := w.working[journal.Partition(op.id)]
+		if w.cfg.Local && (holder == nil || !holder.swept || holder.work.Owes(op.id)) {
 			continue
 		}
 		// Who was dead is back by then, and has taken over.
@@ -164,14 +163,6 @@ func (w *world) attention() {
 			continue // due, or leased: it comes again when the lease ends
 		}
 		wake, found, err := w.journal.PendingWake(context.Background(), op.id)
-		if w.cfg.Local && err == nil && (!found || wake.At.After(next.Add(w.grace()))) {
-			if op.owed = owed; owed.IsZero() {
-				op.owed = w.clock.Now()
-			}
-			if w.clock.Now().Sub(op.owed) <= owing {
-				continue
-			}
-		}
 		switch {
 		case err != nil:
 			w.violate("wake-up of %s: %v", op.id, err)
@@ -182,10 +173,6 @@ func (w *world) attention() {
 		}
 	}
 }
-
-// owing is for how long a process with timers may owe a wake-up: a minute, and as
-// long as its projector may be stopped meanwhile, which is all the time of faults.
-const owing = 8 * time.Minute
 
 // grace is by how much later than the next look a wake-up may come.
 func (w *world) grace() time.Duration {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/poller"
+	"github.com/counterfoil/counterfoil/internal/projector"
 	"github.com/counterfoil/counterfoil/internal/workflow"
 )
 
@@ -226,6 +227,7 @@ type actor struct {
 	beating  bool
 
 	swept bool // a projector, in its present tenure
+	work  *projector.Work
 
 	call      *request // on the wire
 	attending string
