@@ -358,25 +358,48 @@ const claimsEach = 4096
 type claims struct {
 	mu         sync.Mutex // guards what follows
 	young, old map[string]string
+	taken      uint64 // how many may have been taken away
 }
 
-// claim notes the owner of a job, or "" that it may become another's.
-func (b *Board) claim(subject, operation string) {
+// claiming is to be asked before a claim is written, and told when it is noted.
+func (b *Board) claiming() uint64 {
+	if b == nil {
+		return 0
+	}
+	b.claims.mu.Lock()
+	defer b.claims.mu.Unlock()
+	return b.claims.taken
+}
+
+// claim notes the owner of a job, unless a claim was taken away since it began to be
+// one: that may have been this.
+func (b *Board) claim(subject, operation string, begun uint64) {
 	if b == nil || !b.alone {
 		return
 	}
 	c := &b.claims
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if operation == "" {
-		delete(c.young, subject)
-		delete(c.old, subject)
+	if c.taken != begun {
 		return
 	}
 	if c.young == nil || len(c.young) >= claimsEach {
 		c.old, c.young = c.young, map[string]string{}
 	}
 	c.young[subject] = strings.Clone(operation)
+}
+
+// unclaim notes, ahead of the write, that the job may become another's.
+func (b *Board) unclaim(subject string) {
+	if b == nil {
+		return
+	}
+	c := &b.claims
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken++
+	delete(c.young, subject)
+	delete(c.old, subject)
 }
 
 // claimed says whether the job is known to be the operation's. No means nothing.

@@ -476,3 +476,54 @@ func TestBoardKnowsItsClaims(t *testing.T) {
 		})
 	}
 }
+
+// slowIndex answers writes to INDEX late.
+type slowIndex struct {
+	journal.Store
+	slow func(journal.Outgoing)
+}
+
+func (s slowIndex) Publish(ctx context.Context, st journal.Stream, m journal.Outgoing) (uint64, error) {
+	n, err := s.Store.Publish(ctx, st, m)
+	if st == journal.Index && err == nil {
+		s.slow(m)
+	}
+	return n, err
+}
+
+// A claim whose answer comes after another operation, which has the job by a fact, was
+// put in its place is not taken for one that stands.
+func TestClaimAnsweredLate(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := slowIndex{memory.New(memory.Config{Now: time.Now}), func(m journal.Outgoing) {
+				if string(m.Data) == "op_a" {
+					time.Sleep(50 * time.Millisecond)
+				}
+			}}
+			j := journal.New(journal.Options{Store: store, Now: time.Now, Sleep: sleepFor, Board: journal.NewBoard(alone), NewID: func() string { return "x" }})
+			// op_b holds the job by a fact; INDEX has lost it.
+			if _, _, err := j.Create(t.Context(), events.Event{ID: "i", Source: "/t", Operation: "op_b", Fact: &events.IntentRecorded{Principal: "p", Provider: "example", Account: "main", Adopt: "j-1"}}); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() {
+				_, _ = j.Claim(t.Context(), "example", "main", "j-1", "op_a") // INDEX says the same by then
+				close(done)
+			}()
+			time.Sleep(10 * time.Millisecond)
+			if owner, _, err := j.Reclaim(t.Context(), "example", "main", "j-1", "op_b"); err != nil || owner != "op_b" { // a sweep
+				t.Errorf("%s, %v", owner, err)
+			}
+			<-done
+			// op_a's fact now says that the job is its own.
+			if _, _, err := j.Create(t.Context(), events.Event{ID: "i2", Source: "/t", Operation: "op_a", Fact: &events.IntentRecorded{Principal: "p", Provider: "example", Account: "main", Adopt: "j-1"}}); err != nil {
+				t.Fatal(err)
+			}
+			owner, later, err := j.Reclaim(t.Context(), "example", "main", "j-1", "op_a") // the projection of that fact
+			if owner != "op_b" || later != "op_a" {
+				t.Errorf("alone %t: projection of a's fact: owner %s, later %q, %v: want op_b, contested op_a", alone, owner, later, err)
+			}
+		})
+	}
+}

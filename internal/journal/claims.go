@@ -22,6 +22,7 @@ func (j *Journal) Claim(ctx context.Context, provider, account, job, operation s
 		return "", err
 	}
 	subject := jobSubject(provider, account, job)
+	begun := j.board.claiming()
 	// A crash after this write leaves the claim without its fact. Whoever learns
 	// of the job next for the same operation finds its own claim; for another
 	// one the job counts as taken until the owner's fact or a decision says
@@ -35,7 +36,7 @@ func (j *Journal) Claim(ctx context.Context, provider, account, job, operation s
 	case err != nil:
 		return "", fmt.Errorf("claim job for %s: %w", operation, err)
 	case other == nil:
-		j.board.claim(subject, operation)
+		j.board.claim(subject, operation, begun)
 		return events.ClaimOwn, nil
 	}
 	return ownerIn(*other)
@@ -180,7 +181,7 @@ func (j *Journal) replaceClaim(ctx context.Context, subject, from, to string) (b
 	if err != nil || string(m.Data) != from {
 		return false, err
 	}
-	j.board.claim(subject, "")
+	j.board.unclaim(subject)
 	_, other, err := j.place(ctx, Index, subject, m.Sequence,
 		func() (uint64, error) {
 			return j.store.Publish(ctx, Index, Outgoing{Subject: subject, Data: []byte(to), Guard: &Guard{Sequence: m.Sequence}})

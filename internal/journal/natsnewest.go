@@ -64,9 +64,11 @@ func (n *NATS) newestConsumer(ctx context.Context, s Stream, subject string, do 
 			err = e
 		}
 	}()
-	for count, left := uint64(0), consumer.CachedInfo().NumPending; left > 0; {
+	// Those that were the newest when the consumer was made come first. What is written
+	// meanwhile would follow, for as long as anybody writes.
+	for count, total := uint64(0), consumer.CachedInfo().NumPending; count < total; {
 		pull, cancel := context.WithTimeout(ctx, answerLimit)
-		batch, err := consumer.Fetch(int(min(left, newestBatch)), jetstream.FetchContext(pull))
+		batch, err := consumer.Fetch(int(min(total-count, newestBatch)), jetstream.FetchContext(pull))
 		if err != nil {
 			cancel()
 			return err
@@ -85,7 +87,7 @@ func (n *NATS) newestConsumer(ctx context.Context, s Stream, subject string, do 
 				return err
 			}
 			came = true
-			count, left = count+1, meta.NumPending
+			count++
 		}
 		cancel()
 		if err := batch.Error(); err != nil && !came {

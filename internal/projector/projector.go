@@ -292,7 +292,9 @@ type Work struct {
 	moves     []move
 	records   []projections.Record
 	lingering time.Time
-	rests     bool // an operation among them has come to rest
+	rests     bool      // an operation among them has come to rest
+	alone     bool      // none had come shortly before the first
+	folded    time.Time // when a fact was folded last
 
 	// owed holds since when an operation has needed a wake-up that is not written
 	// yet; the first of them is due at payday.

@@ -20,7 +20,8 @@ const (
 
 	// Where timers attend to the operations, others of this process learn of a fact
 	// from the board, and records wait up to linger for more, so that a run of them
-	// costs as much as one did. lingerMost of them wait for no more.
+	// costs as much as one did. lingerMost of them wait for no more, nor does one that
+	// comes alone: lists are made from the history.
 	linger     = 100 * time.Millisecond
 	lingerMost = 64
 )
@@ -179,8 +180,9 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 			list = append(list, *wake)
 		}
 		if len(w.records) == 0 {
-			w.lingering = now
+			w.lingering, w.alone = now, now.Sub(w.folded) > linger
 		}
+		w.folded = now
 		w.records = append(w.records, record)
 		w.moves = append(w.moves, move{before, after})
 		if w.since != nil { // a sweep may read what was recorded before
@@ -209,10 +211,10 @@ func (w *Work) publish(ctx context.Context, list []journal.Wake) error {
 }
 
 // lingers is how long records may wait for more: not at all where the history is
-// how others learn of a fact, nor where an operation has come to rest, which is
-// told again after a crash until it is recorded.
+// how others learn of a fact, nor where none came shortly before, or an operation
+// has come to rest, which is told again after a crash until it is recorded.
 func (w *Work) lingers() time.Duration {
-	if w.p.cfg.Timers == nil || w.rests {
+	if w.p.cfg.Timers == nil || w.rests || w.alone {
 		return 0
 	}
 	return linger

@@ -257,6 +257,9 @@ func (w *Work) sweep(ctx context.Context, s projections.State, c comparing) (*jo
 	if c.narrow && !w.moved(s) {
 		return nil, nil
 	}
+	if w.Owes(s.Operation) {
+		return nil, nil // whatever is pending may be acknowledged by an earlier state
+	}
 	// What a worker acknowledges by a state that was caught up with is written anew,
 	// whatever is still to be seen of it.
 	if !w.moved(s) && (!c.orphans || s.NextLook.After(w.p.cfg.Clock.Now())) {
