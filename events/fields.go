@@ -2,9 +2,8 @@ package events
 
 import "github.com/counterfoil/counterfoil/internal/codec"
 
-// The Fields methods fix the order and the names of what is stored. Until the
-// first tag they may change together with the golden files; afterwards a field
-// is only ever added, at the end.
+// The Fields methods fix the order and the names of what is stored. Since v0.1.0 a
+// field is only ever added, at the end.
 
 // Fields implements [codec.Record].
 func (f *IntentRecorded) Fields(v *codec.Visitor) {
