@@ -44,9 +44,9 @@ func (h *storedHeader) Fields(v *codec.Visitor) {
 	codec.Text(v, "v", &h.Value)
 }
 
-// EncodeRequest gives a request as it is stored: the length of the record, the record, and the body. The
-// body stays outside because a record is bounded, and a caller's parameters may
-// be as long as a record.
+// EncodeRequest gives a request as it is stored: the length of the record, the
+// record, and the body. The body stays outside because a record is bounded, and a
+// caller's parameters may be as long as a record.
 func EncodeRequest(r Request) []byte {
 	r.Header = append([]Header(nil), r.Header...) // Fields writes to it
 	record := codec.Marshal(&storedRequest{r})

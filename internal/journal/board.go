@@ -350,15 +350,12 @@ func (j *Journal) Known(ctx context.Context, operation string, least uint64) (pr
 	return j.Current(ctx, operation)
 }
 
-// claimsEach bounds the claims of either half.
-const claimsEach = 4096
-
 // claims holds who this process made the owners of jobs lately, by subject: INDEX says
 // so, and nobody but a Reclaim of this process takes a claim away.
 type claims struct {
-	mu         sync.Mutex // guards what follows
-	young, old map[string]string
-	taken      uint64 // how many may have been taken away
+	mu     sync.Mutex // guards what follows
+	owners lately[string]
+	taken  uint64 // how many may have been taken away
 }
 
 // claiming is to be asked before a claim is written, and told when it is noted.
@@ -380,13 +377,9 @@ func (b *Board) claim(subject, operation string, begun uint64) {
 	c := &b.claims
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.taken != begun {
-		return
+	if c.taken == begun {
+		c.owners.note(subject, strings.Clone(operation))
 	}
-	if c.young == nil || len(c.young) >= claimsEach {
-		c.old, c.young = c.young, map[string]string{}
-	}
-	c.young[subject] = strings.Clone(operation)
 }
 
 // unclaim notes, ahead of the write, that the job may become another's.
@@ -398,8 +391,7 @@ func (b *Board) unclaim(subject string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taken++
-	delete(c.young, subject)
-	delete(c.old, subject)
+	c.owners.forget(subject)
 }
 
 // claimed says whether the job is known to be the operation's. No means nothing.
@@ -410,7 +402,7 @@ func (b *Board) claimed(subject, operation string) bool {
 	c := &b.claims
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return operation != "" && (c.young[subject] == operation || c.old[subject] == operation)
+	return operation != "" && c.owners.get(subject) == operation
 }
 
 // parking notes, ahead of the write, that an event is going to be parked.

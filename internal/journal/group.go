@@ -391,16 +391,12 @@ func (l *line) settle(ctx context.Context, batch []*appending) []*appending {
 
 // hints remembers the last sequences this process saw stored, of some
 // thousands of subjects. They are to be verified.
-type hints struct{ young, old map[string]uint64 }
+type hints struct{ of lately[uint64] }
 
 func (h *hints) note(subject string, sequence uint64) {
-	if sequence == 0 {
-		return
+	if sequence > h.last(subject) {
+		h.of.note(subject, sequence)
 	}
-	if h.young == nil || len(h.young) >= hintsEachHalf {
-		h.old, h.young = h.young, map[string]uint64{}
-	}
-	h.young[subject] = max(sequence, h.young[subject])
 }
 
-func (h *hints) last(subject string) uint64 { return max(h.young[subject], h.old[subject]) }
+func (h *hints) last(subject string) uint64 { return h.of.get(subject) }

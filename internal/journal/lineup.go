@@ -45,13 +45,12 @@ const (
 	// What each write adds to a batch's time.
 	batchEach = 20 * time.Microsecond
 
-	inFlight      = 4 // single writes at once, at most: the server takes one after the other
-	rateWindow    = 50 * time.Millisecond
-	quietFloor    = 500 * time.Microsecond
-	firstAbstain  = 50 * time.Millisecond
-	longestPause  = time.Second
-	busyShare     = 0.5
-	hintsEachHalf = 4096
+	inFlight     = 4 // single writes at once, at most: the server takes one after the other
+	rateWindow   = 50 * time.Millisecond
+	quietFloor   = 500 * time.Microsecond
+	firstAbstain = 50 * time.Millisecond
+	longestPause = time.Second
+	busyShare    = 0.5
 )
 
 func (p GroupPolicy) withDefaults() GroupPolicy {
@@ -244,9 +243,8 @@ func (l *lineup) least(now time.Time) int {
 
 // linger is how much longer to wait for more to come. It waits only while so
 // many come that the time allowed fills a batch and that alone they would keep the
-// server busy, ends when they stop coming,
-// and is given up for a while when it did not fill one, as with a few callers
-// who all wait for their answers.
+// server busy, ends when they stop coming, and is given up for a while when it did
+// not fill one, as with a few callers who all wait for their answers.
 func (l *lineup) linger(now time.Time, least int) time.Duration {
 	full := len(l.ready) >= min(l.limit, l.policy.Most) || l.bytes >= l.policy.Bytes
 	allowed := l.policy.Linger.Seconds()

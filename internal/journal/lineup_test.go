@@ -132,7 +132,7 @@ func TestLineupKeepsItsRules(t *testing.T) {
 					all = append(all, waiting[subject]...)
 				}
 				if len(all) == 0 {
-					t.Skip()
+					t.Skip() // of rapid: the action does not apply now, and it draws another
 				}
 				a := rapid.SampledFrom(all).Draw(t, "who")
 				if !l.leave(a) {
@@ -144,7 +144,7 @@ func TestLineupKeepsItsRules(t *testing.T) {
 			},
 			"end alone": func(t *rapid.T) {
 				if len(alone) == 0 {
-					t.Skip()
+					t.Skip() // of rapid: the action does not apply now, and it draws another
 				}
 				i := rapid.IntRange(0, len(alone)-1).Draw(t, "which")
 				a := alone[i]
@@ -155,7 +155,7 @@ func TestLineupKeepsItsRules(t *testing.T) {
 			},
 			"end batch": func(t *rapid.T) {
 				if batch == nil {
-					t.Skip()
+					t.Skip() // of rapid: the action does not apply now, and it draws another
 				}
 				sent := now
 				now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "after ms")) * time.Millisecond)

@@ -34,7 +34,7 @@ type Tenure struct {
 	position  uint64 // ledger sequence of the newest fact in the history
 	unsettled bool   // a write to WAKEUPS may yet land under the present epoch
 
-	room []byte // for the records of a run: a store keeps none of the bytes it is given
+	room []byte // for the records of a run, used again when nothing of it can land any more
 }
 
 // keptRoom bounds what a tenure keeps for its next run.

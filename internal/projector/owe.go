@@ -43,7 +43,8 @@ func (w *Work) owe(before, after projections.State, now time.Time) bool {
 	return true
 }
 
-// pay writes the wake-ups that were owed long enough.
+// pay writes the wake-ups that were owed long enough. A crash on the way leaves the
+// others as one before it does.
 func (w *Work) pay(ctx context.Context) error {
 	now := w.p.cfg.Clock.Now()
 	if len(w.owed) == 0 || now.Before(w.payday) {

@@ -40,17 +40,20 @@ func (d *told) take() []string {
 	return list
 }
 
+// timed is the work on the partition of one operation, with timers.
+func timed(t *testing.T) (h *hall, d *told, w *Work, operation string) {
+	h, d = newHall(t), &told{at: map[string]time.Time{}}
+	partition, ops := partitioned(1)
+	return h, d, h.swept(h.projector(withTimers(d)), partition), ops[0]
+}
+
 func withTimers(d *told) func(*Config) { return func(c *Config) { c.Timers = d } }
 
 // With timers a wake-up stands from the next look to twice the grace behind it, and
 // one that is needed is written when it has been owed for a while.
 func TestWakeUpStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t)
-		d := &told{at: map[string]time.Time{}}
-		partition, ops := partitioned(1)
-		op := ops[0]
-		w := h.swept(h.projector(withTimers(d)), partition)
+		h, d, w, op := timed(t)
 		defer w.Close()
 		step := func(want ...string) {
 			t.Helper()
@@ -79,6 +82,7 @@ func TestWakeUpStands(t *testing.T) {
 			t.Errorf("moved to %s", now.At)
 		}
 		// Told each time, whatever stands.
+		partition := journal.Partition(op)
 		same(t, d.take(), fmt.Sprintf("%d: %s 1", partition, op), fmt.Sprintf("%d: %s 2", partition, op), fmt.Sprintf("%d: %s 3", partition, op))
 		if !d.at[op].Equal(h.state(op).NextLook) {
 			t.Errorf("due at %s", d.at[op])
@@ -330,11 +334,7 @@ func TestTimersAreLeft(t *testing.T) {
 // knew another; what is owed since is written, though the sweep finds one that stands.
 func TestASweepLeavesWhatIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t)
-		d := &told{at: map[string]time.Time{}}
-		partition, ops := partitioned(1)
-		op := ops[0]
-		w := h.swept(h.projector(withTimers(d)), partition)
+		h, _, w, op := timed(t)
 		defer w.Close()
 		h.create(op)
 		h.catchUp(w)
