@@ -224,7 +224,7 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 	if !route.early() && !h.opened(c.r.Context()) {
 		return &ingest.Refusal{
 			Code: ingest.CodeUnavailable, RetryAfter: retryUnavailable,
-			Detail: "the service is not ready, and nothing was recorded: it is starting, or its store cannot write; /readyz says what is not well",
+			Detail: "the service is not ready, and nothing was recorded: it starts or stops, or its store cannot write; /readyz says what is not well",
 		}
 	}
 	c.operation = c.r.PathValue("id")

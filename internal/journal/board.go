@@ -382,7 +382,7 @@ func (b *Board) claim(subject, operation string, begun uint64) {
 	}
 }
 
-// unclaim notes, ahead of the write, that the job may become another's.
+// unclaim notes, ahead of the write and behind it, that the job may become another's.
 func (b *Board) unclaim(subject string) {
 	if b == nil {
 		return

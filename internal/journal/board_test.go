@@ -527,3 +527,50 @@ func TestClaimAnsweredLate(t *testing.T) {
 		})
 	}
 }
+
+// earlyIndex tells of writes to INDEX before they are made.
+type earlyIndex struct {
+	journal.Store
+	before func(journal.Outgoing)
+}
+
+func (s earlyIndex) Publish(ctx context.Context, st journal.Stream, m journal.Outgoing) (uint64, error) {
+	if st == journal.Index {
+		s.before(m)
+	}
+	return s.Store.Publish(ctx, st, m)
+}
+
+// A claim that its owner makes once more while it is taken away is not taken for one
+// that stands.
+func TestClaimAgainWhileItIsTaken(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var j *journal.Journal
+			store := earlyIndex{memory.New(memory.Config{Now: time.Now}), func(m journal.Outgoing) {
+				if string(m.Data) == "op_b" && m.Guard != nil && m.Guard.Sequence > 0 {
+					if o, err := j.Claim(t.Context(), "example", "main", "j-1", "op_a"); err != nil || o != events.ClaimOwn {
+						t.Error(o, err)
+					}
+				}
+			}}
+			j = journal.New(journal.Options{Store: store, Now: time.Now, Sleep: sleepFor, Board: journal.NewBoard(alone), NewID: func() string { return "x" }})
+			if _, _, err := j.Create(t.Context(), events.Event{ID: "i", Source: "/t", Operation: "op_b", Fact: &events.IntentRecorded{Principal: "p", Provider: "example", Account: "main", Adopt: "j-1"}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := j.Claim(t.Context(), "example", "main", "j-1", "op_a"); err != nil { // who claimed it died before its fact
+				t.Fatal(err)
+			}
+			if owner, _, err := j.Reclaim(t.Context(), "example", "main", "j-1", "op_b"); err != nil || owner != "op_b" {
+				t.Error(owner, err)
+			}
+			if _, _, err := j.Create(t.Context(), events.Event{ID: "i2", Source: "/t", Operation: "op_a", Fact: &events.IntentRecorded{Principal: "p", Provider: "example", Account: "main", Adopt: "j-1"}}); err != nil {
+				t.Fatal(err)
+			}
+			owner, later, err := j.Reclaim(t.Context(), "example", "main", "j-1", "op_a")
+			if owner != "op_b" || later != "op_a" {
+				t.Errorf("alone %t: owner %s, later %q, %v: want op_b, contested op_a", alone, owner, later, err)
+			}
+		})
+	}
+}

@@ -182,6 +182,7 @@ func (j *Journal) replaceClaim(ctx context.Context, subject, from, to string) (b
 		return false, err
 	}
 	j.board.unclaim(subject)
+	defer j.board.unclaim(subject) // the owner may have claimed it once more meanwhile
 	_, other, err := j.place(ctx, Index, subject, m.Sequence,
 		func() (uint64, error) {
 			return j.store.Publish(ctx, Index, Outgoing{Subject: subject, Data: []byte(to), Guard: &Guard{Sequence: m.Sequence}})

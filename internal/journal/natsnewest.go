@@ -33,7 +33,7 @@ func (n *NATS) Newest(ctx context.Context, s Stream, subject string, do func(Mes
 			// It lets nobody read but its queues. It has one message for each subject.
 			err = n.newestDirect(ctx, s, subject, do)
 		default:
-			err = n.newestConsumer(ctx, s, subject, do)
+			err = n.newestConsumer(ctx, s, subject, c.MaxMsgsPerSubject == 1, do)
 		}
 	}
 	if err != nil {
@@ -43,7 +43,7 @@ func (n *NATS) Newest(ctx context.Context, s Stream, subject string, do func(Mes
 }
 
 // newestConsumer has the stream's one server send them.
-func (n *NATS) newestConsumer(ctx context.Context, s Stream, subject string, do func(Message) error) (err error) {
+func (n *NATS) newestConsumer(ctx context.Context, s Stream, subject string, replaced bool, do func(Message) error) (err error) {
 	ask, cancel := context.WithTimeout(ctx, answerLimit)
 	consumer, err := n.js.CreateConsumer(ask, string(s), jetstream.ConsumerConfig{
 		FilterSubject:     subject,
@@ -65,10 +65,11 @@ func (n *NATS) newestConsumer(ctx context.Context, s Stream, subject string, do 
 		}
 	}()
 	// Those that were the newest when the consumer was made come first. What is written
-	// meanwhile would follow, for as long as anybody writes.
-	for count, total := uint64(0), consumer.CachedInfo().NumPending; count < total; {
+	// meanwhile would follow, for as long as anybody writes. Where a message replaces
+	// the one before it, that is gone, and what replaced it is to be waited for.
+	for count, left := uint64(0), consumer.CachedInfo().NumPending; left > 0; {
 		pull, cancel := context.WithTimeout(ctx, answerLimit)
-		batch, err := consumer.Fetch(int(min(total-count, newestBatch)), jetstream.FetchContext(pull))
+		batch, err := consumer.Fetch(int(min(left, newestBatch)), jetstream.FetchContext(pull))
 		if err != nil {
 			cancel()
 			return err
@@ -87,7 +88,10 @@ func (n *NATS) newestConsumer(ctx context.Context, s Stream, subject string, do 
 				return err
 			}
 			came = true
-			count++
+			count, left = count+1, left-1
+			if replaced {
+				left = meta.NumPending
+			}
 		}
 		cancel()
 		if err := batch.Error(); err != nil && !came {

@@ -256,8 +256,16 @@ func (b *spellbook) former(cr Credential, value string) []string {
 func (b *spellbook) keep(cr Credential, sp *spelled) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.last == nil || len(b.last) >= maxSpelled {
+	if b.last == nil {
 		b.last = map[Credential]*spelled{}
+	}
+	if _, some := b.last[cr]; !some {
+		for other := range b.last { // any
+			if len(b.last) < maxSpelled {
+				break
+			}
+			delete(b.last, other)
+		}
 	}
 	b.last[cr] = sp
 }

@@ -33,7 +33,7 @@ func secretParts(value string) []string {
 }
 
 // scrubber replaces a credential that a provider echoes: as it is, in base64, and
-// either of them as JSON, HTML and URLs may write it, also inside each other. An
+// either of them as JSON, HTML and URLs may write it, also one inside another. An
 // echo that is spelled otherwise (in hex, split, encrypted) stays.
 type scrubber struct {
 	needles [][]byte // as they stand
@@ -51,11 +51,7 @@ func newScrubber(values ...string) scrubber {
 		for _, e := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding} {
 			forms = append(forms, e.EncodeToString([]byte(v)))
 		}
-		needles = append(needles, forms...)
-		if strings.ContainsAny(v, `%&\`) {
-			// It may look as if it were escaped already, which escaped cannot tell.
-			needles = append(needles, url.QueryEscape(v), url.PathEscape(v), html.EscapeString(v), inJSON(v))
-		}
+		needles = append(append(needles, forms...), escapes(v)...)
 		for _, v := range forms {
 			s.plain = append(s.plain, strings.ReplaceAll(v, `\`, ""))
 		}
@@ -79,6 +75,29 @@ func newScrubber(values ...string) scrubber {
 		s.begins['+'] = s.begins['+'] || n[0] == ' '
 	}
 	return s
+}
+
+// escapes lists how JSON, HTML and URLs usually write a text, and each of these in each:
+// what escaped does not see, since the text looks as if it were escaped already, or
+// since a blank or a letter stands for what is escaped. Of a text without special
+// characters there are none.
+func escapes(v string) (list []string) {
+	inner := []string{v}
+	for range 2 {
+		var outer []string
+		for _, v := range inner {
+			outer = append(outer, url.QueryEscape(v), url.PathEscape(v), html.EscapeString(v), inJSON(v), inHTMLSafeJSON(v))
+		}
+		slices.Sort(outer)
+		inner = slices.DeleteFunc(slices.Compact(outer), func(e string) bool { return e == v })
+		list = append(list, inner...)
+	}
+	return list
+}
+
+// inHTMLSafeJSON is inJSON as encoders write it that escape for HTML, too.
+func inHTMLSafeJSON(v string) string {
+	return strings.NewReplacer("<", `\u003c`, ">", `\u003e`, "&", `\u0026`).Replace(inJSON(v))
 }
 
 // inJSON is a text as it stands in a JSON string.
@@ -164,7 +183,7 @@ func special(c byte) bool { return c == '\\' || c == '%' || c == '&' }
 // begin says whether one of the needles may begin at an escape.
 func (s scrubber) begin(text []byte) bool {
 	c, n, open := unslash(text)
-	for range maxNested {
+	for range maxNested + 1 {
 		switch {
 		case open || s.begins[c.bytes[0]]:
 			return true
@@ -215,7 +234,7 @@ const (
 	// maxPassed is how many backslashes are passed over between two characters:
 	// one inside four JSON strings is written with 16.
 	maxPassed = 32
-	// maxNested is how often a character is unescaped: % as %25 as %2525.
+	// maxNested is how often a character is unescaped: / as %2F, %252F and %25252F.
 	maxNested = 3
 )
 
@@ -237,7 +256,7 @@ func (c char) is(b byte) bool { return c.n == 1 && c.bytes[0] == b }
 // open: text ends too early to tell.
 func spelt(text []byte, want string) (n, of int, open bool) {
 	c, n, open := unslash(text)
-	for range maxNested {
+	for range maxNested + 1 {
 		if open || c.is('\\') {
 			return n, 0, open
 		}
@@ -475,7 +494,7 @@ func (s scrubber) answer(a *Answer) {
 // named is the length of the user name a needle may start with, which alone
 // is no secret.
 func named(needle string) int {
-	for _, colon := range [...]string{":", "%3A"} {
+	for _, colon := range [...]string{":", "%3A", "%253A"} {
 		if user, _, pair := strings.Cut(needle, colon); pair {
 			return len(user) + len(colon)
 		}

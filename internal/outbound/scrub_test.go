@@ -39,6 +39,11 @@ func TestScrubsEscapedEchoes(t *testing.T) {
 		"a query in small letters": `ab%2fcd%2befghijkl%22mnop%5cqr%26st+%27v%3d%3d`,
 		"a query in a query":       url.QueryEscape(url.QueryEscape(secret)),
 		"a query in a JSON string": `ab\u00252fcd%2befghijkl%22mnop%5cqr%26st%20%27v%3d%3d`,
+		"a query three times":      url.QueryEscape(url.QueryEscape(url.QueryEscape(secret))),
+		"HTML in a query":          url.QueryEscape(html.EscapeString(secret)),
+		"JSON in a query":          url.QueryEscape(jsonText(secret)),
+		"safe JSON in a query":     url.QueryEscape(strings.ReplaceAll(jsonText(secret), "&", `\u0026`)),
+		"a query in HTML":          html.EscapeString(url.QueryEscape(secret)),
 		"base64":                   base64.StdEncoding.EncodeToString([]byte(secret)),
 		"base64 for URLs":          base64.URLEncoding.EncodeToString([]byte(secret)),
 		"base64 as it was sent":    base64.StdEncoding.EncodeToString([]byte("Token " + secret)),
@@ -166,5 +171,31 @@ func BenchmarkScrub(b *testing.B) {
 				s.answer(&a)
 			}
 		})
+	}
+}
+
+// Nothing in these looks like an escape.
+func TestScrubsWhatStandsForABlank(t *testing.T) {
+	for secret, text := range map[string]string{
+		"correct horse battery": "correct+horse+battery",
+		"tab\tinside a secret":  `tab\tinside a secret`,
+		"line\nof a secret":     `line\nof a secret`,
+	} {
+		s := newScrubber(secret)
+		a := Answer{Body: []byte("no: " + text + ".")}
+		if s.answer(&a); a.Scrubbed != 1 || string(a.Body) != "no: "+redacted+"." {
+			t.Errorf("%q: %d replaced, %s", secret, a.Scrubbed, a.Body)
+		}
+	}
+}
+
+// One credential more than are remembered makes one forgotten, not all.
+func TestFormerValuesAmongMany(t *testing.T) {
+	var b spellbook
+	for i := range maxSpelled + 10 {
+		b.keep(Credential{Ref: fmt.Sprint("env:", i)}, &spelled{value: "v", former: []string{"old"}})
+	}
+	if len(b.last) != maxSpelled {
+		t.Errorf("%d are remembered, want %d", len(b.last), maxSpelled)
 	}
 }
