@@ -223,7 +223,7 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 	}
 	if !route.early() && !h.opened(c.r.Context()) {
 		return &ingest.Refusal{
-			Code: ingest.CodeUnavailable, RetryAfter: retryUnavailable,
+			Code: ingest.CodeUnavailable, RetryAfter: ingest.RetryUnavailable,
 			Detail: "the service is not ready, and nothing was recorded: it starts or stops, or its store cannot write; /readyz says what is not well",
 		}
 	}
@@ -374,7 +374,7 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 		args = append(args, "principal", c.caller.Principal, "key", c.caller.KeyID)
 	}
 	if err != nil && h.o.Refused != nil {
-		h.o.Refused(refusalOf(err).Code)
+		h.o.Refused(ingest.RefusalOf(err).Code)
 	}
 	var refusal *ingest.Refusal
 	switch {

@@ -104,7 +104,7 @@ func TestBadInput(t *testing.T) {
 			h := newHarness(t)
 			before := h.stored()
 			w := h.do("alice", "POST", "/v1/operations", c.header, c.body)
-			var p problem
+			var p ingest.Problem
 			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 				t.Fatalf("%d %s: %v", w.Code, w.Body, err)
 			}
@@ -296,7 +296,7 @@ func TestStoreFails(t *testing.T) {
 					return memory.Fault{}
 				})
 				w := h.over(faulty).do("alice", "POST", "/v1/operations", key, body)
-				var p problem
+				var p ingest.Problem
 				if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 503 || p.Code != ingest.CodeUnavailable || !p.Retryable {
 					t.Fatalf("%d %s", w.Code, w.Body)
 				}

@@ -42,7 +42,7 @@ func TestEveryStepOfAHold(t *testing.T) {
 						}
 						const body = `{"provider":"example","scope":"creates","why":"an incident"}`
 						w := h.over(faulty).do("alice", "POST", "/v1/holds", header, body)
-						var p problem
+						var p ingest.Problem
 						if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 503 || p.Code != ingest.CodeUnavailable || !p.Retryable {
 							t.Fatalf("%d %s", w.Code, w.Body)
 						}

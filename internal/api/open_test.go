@@ -24,7 +24,7 @@ func TestBeforeItIsOpen(t *testing.T) {
 	}
 	refused := func(t *testing.T, w *httptest.ResponseRecorder) {
 		t.Helper()
-		var p problem
+		var p ingest.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 503 || p.Code != ingest.CodeUnavailable || !p.Retryable || w.Header().Get("Retry-After") == "" {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -10,76 +8,29 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
-	"github.com/counterfoil/counterfoil/projections"
 )
 
-// problemBase is where the codes are described; a code is an anchor there.
-const problemBase = "https://github.com/counterfoil/counterfoil/blob/main/docs/ERRORS.md#"
+const maxInstance = 200 // bytes of the address that come back
 
-const (
-	maxInstance = 200 // bytes of the address that come back
-
-	// retryUnavailable is what a caller waits while the store does not answer.
-	retryUnavailable = 2 * time.Second
-)
-
-// problem is the document of RFC 9457 with our members.
-type problem struct {
-	Type      string              `json:"type"`
-	Title     string              `json:"title"`
-	Status    int                 `json:"status"`
-	Detail    string              `json:"detail,omitempty"`
-	Instance  string              `json:"instance"`
-	Code      ingest.Code         `json:"code"`
-	Retryable bool                `json:"retryable"`
-	Hint      string              `json:"hint"`
-	Errors    []ingest.FieldError `json:"errors,omitempty"`
-	Allowed   []string            `json:"allowed,omitempty"`
-	Operation string              `json:"operation_id,omitempty"`
-	State     projections.Phase   `json:"state,omitempty"`
-	Provider  *ingest.ProblemView `json:"problem,omitempty"`
-}
-
-// refusalOf is what a caller is told of an error. What broke stays in the log.
-func refusalOf(err error) *ingest.Refusal {
-	var refusal *ingest.Refusal
-	var keys *ingest.KeysError
-	switch {
-	case errors.As(err, &refusal):
-		return refusal
-	case errors.As(err, &keys):
-		return &ingest.Refusal{Code: ingest.CodeKeysUnavailable}
-	}
-	return &ingest.Refusal{Code: ingest.CodeUnavailable, RetryAfter: retryUnavailable}
-}
-
+// writeProblem answers with the document for the error, and the headers that go
+// with its code.
 func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
-	refusal := refusalOf(err)
-	meaning := refusal.Code.Meaning()
-	p := problem{
-		Type: problemBase + string(refusal.Code), Title: meaning.Title, Status: meaning.Status, Detail: refusal.Detail,
-		Instance: instance(r), Code: refusal.Code, Retryable: meaning.Retryable, Hint: meaning.Advice,
-		Errors: refusal.Errors, Allowed: refusal.Allowed, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
-	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic(fmt.Sprintf("api: problem document: %v", err)) // texts and numbers always encode
-	}
+	p := ingest.ProblemOf(err, instance(r), ingest.ProblemBase)
 	common(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	switch {
-	case meaning.Status == http.StatusUnauthorized && refusal.Code == ingest.CodeUnauthenticated:
+	case p.Code == ingest.CodeUnauthenticated:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="counterfoil"`)
-	case meaning.Status == http.StatusUnsupportedMediaType:
+	case p.Status == http.StatusUnsupportedMediaType:
 		w.Header().Set("Accept-Post", "application/json")
-	case meaning.Status == http.StatusRequestEntityTooLarge:
+	case p.Status == http.StatusRequestEntityTooLarge:
 		w.Header().Set("Connection", "close") // the rest of the body is not read
 	}
-	if refusal.RetryAfter > 0 {
-		w.Header().Set("Retry-After", seconds(refusal.RetryAfter))
+	if wait := ingest.RefusalOf(err).RetryAfter; wait > 0 {
+		w.Header().Set("Retry-After", seconds(wait))
 	}
-	w.WriteHeader(meaning.Status)
-	_, _ = w.Write(append(body, '\n')) // the caller left; there is nobody to tell
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(p.JSON(), '\n')) // the caller left; there is nobody to tell
 }
 
 // instance is the address without its query, which may hold what a caller does
