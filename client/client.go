@@ -90,6 +90,7 @@ type Deadlines struct {
 // Operation is one operation as the server shows it. Raw is its JSON, whole.
 type Operation struct {
 	ID         string           `json:"id"`
+	Principal  string           `json:"principal"` // whose it is, if that is another than the caller's
 	Provider   string           `json:"provider"`
 	Account    string           `json:"account"`
 	State      string           `json:"state"`
@@ -224,6 +225,7 @@ type Problem struct {
 	Hint       string           `json:"hint"`
 	Errors     []FieldError     `json:"errors"`
 	Allowed    []string         `json:"allowed"`
+	Requires   string           `json:"requires"` // the scope that the key lacks
 	Operation  string           `json:"operation_id"`
 	State      string           `json:"state"`
 	Provider   *ProviderProblem `json:"problem"`
@@ -352,6 +354,8 @@ func pause(ctx context.Context, failures int, p *Problem) error {
 
 // Filter bounds a list. Zero fields do not filter; a zero Limit is the server's.
 type Filter struct {
+	// Of is whose: own, which "" is too, team, or all. The latter two take a scope.
+	Of              string
 	State, Provider string
 	Session         string // the newest with this label, in one page
 	Limit           int
@@ -366,10 +370,10 @@ type Page struct {
 	LeftOut bool
 }
 
-// List reads a page of the caller's operations.
+// List reads a page of operations, the caller's unless the filter says otherwise.
 func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
 	q := url.Values{}
-	for name, v := range map[string]string{"state": f.State, "provider": f.Provider, "session": f.Session, "cursor": f.Cursor} {
+	for name, v := range map[string]string{"of": f.Of, "state": f.State, "provider": f.Provider, "session": f.Session, "cursor": f.Cursor} {
 		if v != "" {
 			q.Set(name, v)
 		}

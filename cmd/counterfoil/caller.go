@@ -103,6 +103,9 @@ func (a *app) show(op client.Operation) error {
 	}
 	line("operation", "%s", op.ID)
 	line("provider", "%s (account %s)", op.Provider, op.Account)
+	if op.Principal != "" {
+		line("principal", "%s", op.Principal)
+	}
 	line("state", "%s", stateOf(op))
 	if p := op.Paused; p != nil {
 		line("paused", "by %s since %s: creates and collections rest", p.By, p.Since.UTC().Format(time.RFC3339))
@@ -348,7 +351,8 @@ func (a *app) listCommand() *cobra.Command {
 		Use: "list", Short: "List operations, the one with the newest fact first",
 		Long: `List your operations, the one with the newest fact first. The time in a line is
 since when the operation is in its state, so it is not always in order: facts
-that leave the state as it is count too.`,
+that leave the state as it is count too. --of team and --of all list others', too,
+if the key may read them.`,
 		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.client()
@@ -371,7 +375,11 @@ that leave the state as it is count too.`,
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 			for _, op := range page.Items {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", op.ID, op.Provider, stateOf(op), op.Since.UTC().Format(time.RFC3339))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s", op.ID, op.Provider, stateOf(op), op.Since.UTC().Format(time.RFC3339))
+				if op.Principal != "" {
+					fmt.Fprintf(w, "\t%s", op.Principal)
+				}
+				fmt.Fprintln(w)
 			}
 			if err := w.Flush(); err != nil {
 				return err
@@ -383,6 +391,7 @@ that leave the state as it is count too.`,
 		},
 	}
 	flags := cmd.Flags()
+	flags.StringVar(&f.Of, "of", "own", "whose operations: own, team or all")
 	flags.StringVar(&f.State, "state", "", "only operations in this state")
 	flags.StringVar(&f.Provider, "provider", "", "only operations of this provider")
 	flags.IntVar(&f.Limit, "limit", 50, "at most so many, 1 to 200")

@@ -114,10 +114,13 @@ func (a *app) keyList() *cobra.Command {
 				Created   time.Time `json:"created"`
 				Operator  bool      `json:"operator"`
 				Disabled  bool      `json:"disabled"`
+
+				Scopes []ingest.Scope `json:"scopes"`
+				Team   string         `json:"team,omitempty"`
 			}
-			lines := []line{}
+			lines, teams := []line{}, ingest.TeamsOf(list)
 			for _, k := range list {
-				lines = append(lines, line{k.ID, k.Principal, k.Created, k.Operates(), k.Disabled})
+				lines = append(lines, line{k.ID, k.Principal, k.Created, k.Operates(), k.Disabled, k.May(), teams[k.Principal]})
 			}
 			if a.output == "json" {
 				return a.json(map[string]any{"keys": lines})

@@ -8,11 +8,11 @@ import (
 	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
-// doctor looks at the service. It is for operators, since it tells of every
+// doctor looks at the service. It is not for everyone, since it tells of every
 // principal's operations and, with ?probe=true, has providers called.
 func (h *handler) doctor(ctx context.Context, c *call) (answer, error) {
-	if !c.caller.Operator {
-		return answer{}, &ingest.Refusal{Code: ingest.CodeOperatorOnly, Detail: "the report is for operators: it tells of every principal's operations"}
+	if refusal := c.caller.May(ingest.Right{Action: ingest.ActReport}); refusal != nil {
+		return answer{}, refusal
 	}
 	q, err := c.query("probe")
 	if err != nil {
@@ -22,6 +22,9 @@ func (h *handler) doctor(ctx context.Context, c *call) (answer, error) {
 	switch q.Get("probe") {
 	case "", "false":
 	case "true":
+		if refusal := c.caller.May(ingest.Right{Action: ingest.ActProbe}); refusal != nil {
+			return answer{}, refusal
+		}
 		r.Probe = true
 	default:
 		return answer{}, parameter("probe", ingest.FieldNotAllowed, "must be true or false", "true", "false")

@@ -190,6 +190,27 @@ func (h *harness) over(store journal.Store) *harness {
 		}
 		h.bearer[who] = bearer
 	}
+	for _, who := range []struct {
+		name, team string
+		scopes     []ingest.Scope
+	}{
+		{"bob", "blue", nil}, // the team of the principal, whichever key it uses
+		{"mate", "blue", []ingest.Scope{ingest.ScopeReadTeam, ingest.ScopeCancel}},
+		{"auditor", "", []ingest.Scope{ingest.ScopeReadAll, ingest.ScopeAudit}},
+		{"admin", "", []ingest.Scope{ingest.ScopeAdmin}},
+		{"submitter", "", []ingest.Scope{"submit:example/*"}},
+		{"nothing", "", []ingest.Scope{}},
+	} {
+		key, bearer, err := ingest.NewKey(random, who.name, false, h.clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key.Scopes, key.Team = who.scopes, who.team
+		if err := ingest.AddKey(path, key); err != nil {
+			t.Fatal(err)
+		}
+		h.bearer[who.name] = bearer
+	}
 	keys, err := ingest.OpenKeys(path)
 	if err != nil {
 		t.Fatal(err)

@@ -172,7 +172,7 @@ func parameter(name string, code ingest.FieldCode, message string, allowed ...st
 }
 
 func (h *handler) list(ctx context.Context, c *call) (answer, error) {
-	q, err := c.query("state", "provider", "session", "limit", "cursor")
+	q, err := c.query("of", "state", "provider", "session", "limit", "cursor")
 	if err != nil {
 		return answer{}, err
 	}
@@ -184,7 +184,7 @@ func (h *handler) list(ctx context.Context, c *call) (answer, error) {
 		return answer{}, parameter("limit", ingest.FieldOutOfBounds, "must be between 1 and "+strconv.Itoa(ingest.MaxPage))
 	}
 	page, err := h.o.Service.List(ctx, ingest.ListRequest{
-		Caller: c.caller, State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Limit: int(limit), Cursor: q.Get("cursor"),
+		Caller: c.caller, Of: ingest.Of(q.Get("of")), State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Limit: int(limit), Cursor: q.Get("cursor"),
 	})
 	if err != nil {
 		return answer{}, err

@@ -44,7 +44,7 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	s, err := v.load(ctx, r.Caller, r.ID)
+	s, err := v.load(ctx, r.Caller, r.ID, ActCancel)
 	if err != nil {
 		return View{}, err
 	}
@@ -54,7 +54,7 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	case r.Version != 0 && r.Version != s.Facts:
 		return View{}, stale(s)
 	case s.Phase == projections.PhaseCancelled, wished(s):
-		return v.view(s), nil
+		return v.view(r.Caller, s), nil
 	}
 	fact := &events.CancelRequested{Who: r.Caller.Principal, Key: hashKey(r.Caller, r.Key)}
 	// The text before the fact that names it: a crash in between leaves bytes
@@ -78,7 +78,7 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	if s.Phase.Terminal() && s.Phase != projections.PhaseCancelled && !s.Cancel.Wished {
 		return View{}, cancelRefusal(s)
 	}
-	return v.view(s), nil
+	return v.view(r.Caller, s), nil
 }
 
 // cancelRefusal says why a wish to cancel makes no sense in the state, or nil.
@@ -179,7 +179,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	if err != nil {
 		return View{}, false, err
 	}
-	s, err := v.load(ctx, r.Caller, r.ID)
+	s, err := v.load(ctx, r.Caller, r.ID, ActDecide)
 	if err != nil {
 		return View{}, false, err
 	}
@@ -188,7 +188,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	// The key is looked up first: after the decision the version is another,
 	// and a retry must find its decision and not a refusal.
 	if done, err := v.decided(ctx, s, fact); done || err != nil {
-		return v.view(s), done, err
+		return v.view(r.Caller, s), done, err
 	}
 	if asksProvider(fact.Choice) && !v.cfg.Directory.MayUse(r.Caller.Principal, s.Intent.Provider, s.Intent.Account) {
 		refusal := v.notAllowed(r.Caller, s.Intent.Provider, s.Intent.Account, "")
@@ -236,13 +236,13 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	case outcome == journal.Superseded:
 		done, err := v.decided(ctx, after, fact) // two tries of one request at once
 		if done || err != nil {
-			return v.view(after), done, err
+			return v.view(r.Caller, after), done, err
 		}
 		return View{}, false, stale(after)
 	case after.Refused > s.Refused:
 		return View{}, false, decisionRefusal(after, projections.ReasonNotApplicable)
 	}
-	return v.view(after), false, nil
+	return v.view(r.Caller, after), false, nil
 }
 
 // asksProvider says whether the decision leads to further calls under the

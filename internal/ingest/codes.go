@@ -16,6 +16,7 @@ type Code string
 // status, title and advice belong to each.
 const (
 	CodeUnauthenticated     Code = "unauthenticated"
+	CodeForbidden           Code = "forbidden"
 	CodeAccountNotAllowed   Code = "account_not_allowed"
 	CodeOperatorOnly        Code = "operator_only"
 	CodeNotFound            Code = "not_found"
@@ -76,6 +77,7 @@ func Meanings() []Meaning {
 		{CodeCursorInvalid, 400, "The cursor is not valid for this list", false, "Start again without a cursor, or keep the filter the cursor was made for."},
 		{CodeUnauthenticated, 401, "A valid key is required", false, "Send Authorization: Bearer with a key of this installation."},
 		{CodeSignatureInvalid, 401, "The signature is not valid", false, "Sign the raw body with the shared secret of this provider."},
+		{CodeForbidden, 403, "The key has no scope for this", false, "Use a key with the scope named in requires; GET /v1/capabilities says what this one may do, and the operator makes keys."},
 		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
 		{CodeOperatorOnly, 403, "Only an operator may do this", false, "Use the key of an operator: counterfoil key list shows which have the right, key add --operator makes one."},
 		{CodeNotFound, 404, "Not found", false, "Check the address. Operations of other principals are not shown."},
@@ -182,6 +184,7 @@ type Refusal struct {
 	Trace      string // of that operation's calls; for the log
 	State      projections.Phase
 	Allowed    []string      // values that would have been taken
+	Requires   Scope         // the scope that the caller's key lacks
 	RetryAfter time.Duration // 0: none to name
 	Provider   *ProblemView  // what the provider said, for no_result and result_unavailable
 }

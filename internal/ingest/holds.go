@@ -55,18 +55,10 @@ type releaseBody struct {
 	Why      *string `json:"why"`
 }
 
-// operatorOnly refuses whoever is no operator. It says nothing of what is held.
-func operatorOnly(c Caller) error {
-	if c.Operator {
-		return nil
-	}
-	return &Refusal{Code: CodeOperatorOnly, Detail: "this key has no operator's right"}
-}
-
 // Holds lists the holds in force.
 func (v *Service) Holds(ctx context.Context, caller Caller) (HoldList, error) {
-	if err := operatorOnly(caller); err != nil {
-		return HoldList{}, err
+	if refusal := v.May(caller, Right{Action: ActHolds}); refusal != nil {
+		return HoldList{}, refusal
 	}
 	list, err := v.cfg.Journal.Holds(ctx)
 	if err != nil {
@@ -89,8 +81,8 @@ func (v *Service) Holds(ctx context.Context, caller Caller) (HoldList, error) {
 // so, since in an incident two people may act at once. placed is false if
 // nothing was recorded; replayed says that the key had placed it before.
 func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, placed, replayed bool, err error) {
-	if err := operatorOnly(r.Caller); err != nil {
-		return HoldView{}, false, false, err
+	if refusal := v.May(r.Caller, Right{Action: ActHold}); refusal != nil {
+		return HoldView{}, false, false, refusal
 	}
 	var body holdBody
 	if err := decodeStrict(r.Body, &body); err != nil {
@@ -147,8 +139,8 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 // single providers are not touched by the latter. Where nothing is held it says
 // so. The answer is the hold that was released.
 func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, replayed bool, err error) {
-	if err := operatorOnly(r.Caller); err != nil {
-		return HoldView{}, false, err
+	if refusal := v.May(r.Caller, Right{Action: ActHold}); refusal != nil {
+		return HoldView{}, false, refusal
 	}
 	var body releaseBody
 	if err := decodeStrict(r.Body, &body); err != nil {

@@ -5,7 +5,8 @@
 // Guarantees. One principal's key names one operation for ever: the same
 // request again gives the operation as it now stands, another request under the
 // key is refused. An error before anything is recorded does not use the key up.
-// A caller sees the operations of its principal and no others. Answers come
+// A caller sees the operations of its principal, and others only with a scope
+// that says so; every use case asks [Caller.May]. Answers come
 // from current state, not from history. Provider text leaves only as a cleaned
 // excerpt.
 //
@@ -38,13 +39,6 @@ const (
 	MaxTagName  = 64
 	MaxTagValue = 256
 )
-
-// Caller is who asks, as far as authentication knows.
-type Caller struct {
-	Principal string // outlives its keys
-	KeyID     string
-	Operator  bool // may place and release holds
-}
 
 // Directory gives contracts as they are configured now.
 type Directory interface {

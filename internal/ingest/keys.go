@@ -41,10 +41,35 @@ type Key struct {
 	// of a file has the member, the file is older than it, and the first key, the
 	// one that the first start made, has the right.
 	Operator *bool `json:"operator"`
+	// Scopes is what the key may do. Where a line has no such member the key is
+	// older than it: see [UnstatedScopes]. An empty list allows nothing.
+	Scopes []Scope `json:"scopes,omitzero"`
+	// Team is the team of the principal; "" leaves it at what an earlier line says.
+	Team string `json:"team,omitzero"`
 }
 
 // Operates says whether the key has the operator's right.
 func (k Key) Operates() bool { return k.Operator != nil && *k.Operator }
+
+// May lists what the key may do, beside the operator's right.
+func (k Key) May() []Scope {
+	if k.Scopes == nil {
+		return UnstatedScopes()
+	}
+	return k.Scopes
+}
+
+// TeamsOf gives the team of each principal: what its last line that names one
+// says, whether or not the key still counts, since operations outlive keys.
+func TeamsOf(list []Key) Teams {
+	teams := Teams{}
+	for _, k := range list {
+		if k.Team != "" {
+			teams[k.Principal] = k.Team
+		}
+	}
+	return teams
+}
 
 // NewKey makes a key from 256 random bits and gives the bearer text, which is
 // shown once and not kept. operator gives it the operator's right.
@@ -136,7 +161,7 @@ func readKeys(path string) ([]Key, error) {
 		var k Key
 		if err := json.Unmarshal(line, &k, json.RejectUnknownMembers(true)); err != nil {
 			// The library's text could show the line, and so a digest.
-			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\",\"operator\"}", path, i+1)
+			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\",\"operator\",\"scopes\",\"team\"}", path, i+1)
 		}
 		if problem := k.problem(); problem != "" {
 			return nil, fmt.Errorf("%s:%d: %s", path, i+1, problem)
@@ -150,7 +175,7 @@ func readKeys(path string) ([]Key, error) {
 	}
 	for i := range list {
 		if list[i].Operator == nil {
-			right := !stated && i == 0
+			right := !stated && i == 0 && list[i].Scopes == nil
 			list[i].Operator = &right
 		}
 	}
@@ -166,8 +191,10 @@ func (k Key) problem() string {
 		return "principal must be 1 to 64 of a-z, 0-9, _ and -"
 	case err != nil || len(sum) != sha256.Size:
 		return "sha256 must be 64 hexadecimal digits"
+	case k.Team != "" && !contract.ValidName(k.Team):
+		return "team must be 1 to 64 of a-z, 0-9, _ and -"
 	}
-	return ""
+	return checkScopes(k.Scopes)
 }
 
 // Keys authenticates callers against a keys file and follows its changes. It is
@@ -178,6 +205,7 @@ type Keys struct {
 	mu    sync.Mutex
 	stamp stamp          // of the file keys was read from; guarded by mu
 	keys  map[string]Key // guarded by mu
+	teams Teams          // replaced whole; guarded by mu
 }
 
 // stamp tells one version of the file from the next. An editor that writes in
@@ -217,6 +245,7 @@ func (k *Keys) refreshLocked() error {
 	for _, key := range list {
 		k.keys[key.ID] = key
 	}
+	k.teams = TeamsOf(list)
 	// A change between Stat and the read is seen at the next call.
 	k.stamp = now
 	return nil
@@ -249,7 +278,7 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") || key.Disabled {
 		return Caller{}, refused
 	}
-	return Caller{Principal: key.Principal, KeyID: key.ID, Operator: key.Operates()}, nil
+	return Caller{Principal: key.Principal, KeyID: key.ID, Operator: key.Operates(), Scopes: key.May(), Teams: k.teams}, nil
 }
 
 // Unauthenticated refuses a caller without telling why: a key that is unknown,

@@ -53,7 +53,7 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	if err != nil {
 		return View{}, false, err
 	}
-	s, err := v.load(ctx, r.Caller, r.ID)
+	s, err := v.load(ctx, r.Caller, r.ID, ActPause)
 	if err != nil {
 		return View{}, false, err
 	}
@@ -72,7 +72,7 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	id := "pause-" + hex.EncodeToString(sum[:16])
 	if r.Key != "" {
 		if done, err := v.pausedBefore(ctx, s, id, fact); done || err != nil {
-			return v.view(s), done, err
+			return v.view(r.Caller, s), done, err
 		}
 	}
 	switch refusal := pauseRefusal(s); {
@@ -81,7 +81,7 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	case r.Version != 0 && r.Version != s.Facts:
 		return View{}, false, stale(s)
 	case s.Paused == paused:
-		return v.view(s), false, nil
+		return v.view(r.Caller, s), false, nil
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
@@ -99,7 +99,7 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	if s.Phase.Terminal() && s.Paused != paused { // it ended meanwhile
 		return View{}, false, pauseRefusal(s)
 	}
-	return v.view(s), false, nil
+	return v.view(r.Caller, s), false, nil
 }
 
 // pausedBefore says whether the caller's key has made this very request before.

@@ -29,6 +29,7 @@ type Problem struct {
 	Hint      string            `json:"hint"`
 	Errors    []FieldError      `json:"errors,omitempty"`
 	Allowed   []string          `json:"allowed,omitempty"`
+	Requires  Scope             `json:"requires,omitempty"` // the scope that the caller's key lacks
 	Operation string            `json:"operation_id,omitempty"`
 	State     projections.Phase `json:"state,omitempty"`
 	Provider  *ProblemView      `json:"problem,omitempty"`
@@ -56,7 +57,7 @@ func ProblemOf(err error, instance, base string) Problem {
 	return Problem{
 		Type: base + string(refusal.Code), Title: meaning.Title, Status: meaning.Status, Detail: refusal.Detail,
 		Instance: instance, Code: refusal.Code, Retryable: meaning.Retryable, Hint: meaning.Advice,
-		Errors: refusal.Errors, Allowed: refusal.Allowed, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
+		Errors: refusal.Errors, Allowed: refusal.Allowed, Requires: refusal.Requires, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
 	}
 }
 

@@ -31,31 +31,36 @@ const (
 	MaxPage     = 200
 )
 
-// load reads an operation of the caller. One of another principal is not found,
-// in the same words as one that does not exist.
-func (v *Service) load(ctx context.Context, caller Caller, id string) (projections.State, error) {
+// load reads an operation for what the caller wants to do with it. One that the
+// caller may not see is not found, in the same words as one that does not exist.
+func (v *Service) load(ctx context.Context, caller Caller, id string, action Action) (projections.State, error) {
 	if err := checkID("id", id); err != nil {
 		return projections.State{}, err
 	}
+	// Who may not do it to its own may do it to none, and the store is not asked.
+	if refusal := v.May(caller, Right{Action: action}); refusal != nil {
+		return projections.State{}, refusal
+	}
 	s, err := v.cfg.Journal.Current(ctx, id)
 	switch {
-	case errors.Is(err, journal.ErrNoOperation), err == nil && s.Intent.Principal != caller.Principal:
-		return projections.State{}, &Refusal{Code: CodeNotFound, Detail: "there is no such operation of yours"}
-	case errors.Is(err, journal.ErrBadName):
-		return projections.State{}, &Refusal{Code: CodeNotFound, Detail: "there is no such operation of yours"}
+	case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName):
+		return projections.State{}, noOperation()
 	case err != nil:
 		return projections.State{}, fmt.Errorf("read %s: %w", id, err)
+	}
+	if refusal := v.May(caller, Right{Action: action, Principal: s.Intent.Principal}); refusal != nil {
+		return projections.State{}, refusal
 	}
 	return s, nil
 }
 
 // Get shows an operation as it is now.
 func (v *Service) Get(ctx context.Context, caller Caller, id string) (View, error) {
-	s, err := v.load(ctx, caller, id)
+	s, err := v.load(ctx, caller, id, ActRead)
 	if err != nil {
 		return View{}, err
 	}
-	return v.view(s), nil
+	return v.view(caller, s), nil
 }
 
 // WaitRequest asks for news of an operation.
@@ -72,13 +77,13 @@ type WaitRequest struct {
 // is done; changed is false if the wait ended before. It looks again at growing
 // intervals of at most a second.
 func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed bool, err error) {
-	s, err := v.load(ctx, r.Caller, r.ID)
+	s, err := v.load(ctx, r.Caller, r.ID, ActRead)
 	if err != nil {
 		return View{}, false, err
 	}
 	end := v.cfg.Clock.Now().Add(min(r.Wait, MaxWait))
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
-		view = v.view(s)
+		view = v.view(r.Caller, s)
 		if view.Version != r.After && (!r.UntilDone || view.Done) {
 			return view, true, nil
 		}
@@ -95,9 +100,20 @@ func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed b
 	}
 }
 
+// Of says whose operations a list shows.
+type Of string
+
+// Whose they can be.
+const (
+	OfOwn  Of = "own"  // the caller's principal's; so does ""
+	OfTeam Of = "team" // its team's, and its own
+	OfAll  Of = "all"
+)
+
 // ListRequest bounds a list. Empty fields do not filter.
 type ListRequest struct {
 	Caller   Caller
+	Of       Of
 	State    string
 	Provider string
 	// Session is the caller's own label. It names the newest operations that
@@ -116,8 +132,8 @@ type Page struct {
 	LeftOut bool `json:"older_left_out,omitempty"`
 }
 
-// List shows the caller's operations as history has them: the newest facts of
-// an operation may not be in yet.
+// List shows the caller's operations, or those of others that it may see, as
+// history has them: the newest facts of an operation may not be in yet.
 func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	var problems []FieldError
 	if r.State != "" && !slices.Contains(phases(), r.State) {
@@ -138,8 +154,27 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	if r.Session != "" && r.Cursor != "" {
 		problems = append(problems, FieldError{Field: "cursor", Code: FieldNotAllowed, Message: "does not go with session, whose list is one page"})
 	}
+	if r.Of == "" {
+		r.Of = OfOwn
+	}
+	action := ActRead
+	switch r.Of {
+	case OfOwn:
+	case OfTeam:
+		action = ActListTeam
+	case OfAll:
+		action = ActListAll
+	default:
+		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "is none of these", Allowed: []string{string(OfOwn), string(OfTeam), string(OfAll)}})
+	}
+	if r.Session != "" && r.Of != OfOwn {
+		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "does not go with session, which is a label of your own"})
+	}
 	if len(problems) > 0 {
 		return Page{}, refuseFields(problems)
+	}
+	if refusal := v.May(r.Caller, Right{Action: action}); refusal != nil {
+		return Page{}, refusal
 	}
 	if r.Session != "" {
 		return v.ofSession(ctx, r)
@@ -150,7 +185,7 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	}
 	found, err := v.cfg.Journal.Records(ctx, before, r.Limit, func(record *projections.Record) bool {
 		s := &record.State
-		return s.Intent.Principal == r.Caller.Principal &&
+		return r.shows(s.Intent.Principal) &&
 			(r.State == "" || string(s.Phase) == r.State) && (r.Provider == "" || s.Intent.Provider == r.Provider)
 	})
 	if err != nil {
@@ -158,12 +193,27 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	}
 	page := Page{Items: []View{}}
 	for _, record := range found.Records {
-		page.Items = append(page.Items, v.view(record.State))
+		page.Items = append(page.Items, v.view(r.Caller, record.State))
 	}
 	if found.Before > 0 {
 		page.NextCursor = v.cursor(r, found.Before)
 	}
 	return page, nil
+}
+
+// shows says whether an operation of the principal belongs to the list, for a
+// caller who may ask for it.
+func (r ListRequest) shows(principal string) bool {
+	switch r.Of {
+	case OfOwn:
+		return principal == r.Caller.Principal
+	case OfTeam:
+		team := r.Caller.Team()
+		return principal == r.Caller.Principal || team != "" && r.Caller.Teams[principal] == team
+	case OfAll:
+		return true
+	}
+	return false
 }
 
 // ofSession shows the newest operations under one label, as they stand.
@@ -187,7 +237,7 @@ func (v *Service) ofSession(ctx context.Context, r ListRequest) (Page, error) {
 			page.LeftOut = true
 			return page, nil
 		}
-		page.Items = append(page.Items, v.view(s))
+		page.Items = append(page.Items, v.view(r.Caller, s))
 	}
 	return page, nil
 }
@@ -198,7 +248,11 @@ const cursorMAC = 16 // bytes
 func (v *Service) cursor(r ListRequest, before uint64) string {
 	raw := binary.BigEndian.AppendUint64(nil, before)
 	h := hmac.New(sha256.New, v.cfg.Key)
-	for _, part := range []string{"cursor1", r.Caller.Principal, r.State, r.Provider, string(raw)} {
+	parts := []string{"cursor1", r.Caller.Principal, r.State, r.Provider, string(raw)}
+	if r.Of != OfOwn {
+		parts = append(parts, string(r.Of))
+	}
+	for _, part := range parts {
 		var n [8]byte
 		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
 		_, _ = h.Write(n[:]) // a hash never fails
@@ -249,7 +303,7 @@ type Result struct {
 // one file of a result of several, by its name or its place in the list, from 0;
 // "" for the result itself.
 func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccepted bool, file string) (Result, error) {
-	s, err := v.load(ctx, caller, id)
+	s, err := v.load(ctx, caller, id, ActRead)
 	if err != nil {
 		return Result{}, err
 	}

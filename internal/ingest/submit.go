@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,7 +56,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 	found, err := v.cfg.Journal.Find(ctx, id)
 	switch {
 	case err == nil:
-		return v.adopt(found, fingerprint)
+		return v.adopt(r.Caller, found, fingerprint)
 	case !errors.Is(err, journal.ErrNoOperation):
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
@@ -97,23 +98,40 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 		// Stored, and only the newest state could not be read.
 		return View{}, false, fmt.Errorf("submit %s: recorded: %w", id, err)
 	case outcome == journal.Superseded:
-		return v.adopt(state, fingerprint)
+		return v.adopt(r.Caller, state, fingerprint)
 	}
-	return v.view(state), false, nil
+	return v.view(r.Caller, state), false, nil
 }
 
 // adopt answers a request whose key already names an operation.
-func (v *Service) adopt(s projections.State, fingerprint events.Digest) (View, bool, error) {
+func (v *Service) adopt(caller Caller, s projections.State, fingerprint events.Digest) (View, bool, error) {
 	if s.Intent.Fingerprint != fingerprint {
 		return View{}, false, &Refusal{
 			Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
 			Detail: "this Idempotency-Key named another request of yours; that operation is unchanged",
 		}
 	}
-	return v.view(s), true, nil
+	return v.view(caller, s), true, nil
 }
 
-func (v *Service) view(s projections.State) View { return ViewOf(s, v.cfg.Clock.Now()) }
+// view shows a state to a caller: whose it is where that is another principal, and
+// of what can be done now what this caller may do.
+func (v *Service) view(caller Caller, s projections.State) View {
+	view := ViewOf(s, v.cfg.Clock.Now())
+	if s.Intent.Principal != caller.Principal {
+		view.Principal = s.Intent.Principal
+	}
+	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool {
+		return v.May(caller, Right{Action: a.right, Principal: s.Intent.Principal}) != nil
+	})
+	mayAsk := v.cfg.Directory.MayUse(caller.Principal, s.Intent.Provider, s.Intent.Account)
+	for i := range view.Allowed {
+		a := &view.Allowed[i]
+		a.Decisions = slices.DeleteFunc(a.Decisions, func(kind events.DecisionKind) bool { return asksProvider(kind) && !mayAsk })
+	}
+	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide && len(a.Decisions) == 0 })
+	return view
+}
 
 // intent holds the request against the contract and resolves all that the fold
 // will need. It gives the request of the create where that is certain by now.
@@ -128,8 +146,8 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	}
 	// Before it is said whether there is such an account: that is not for
 	// everyone to know.
-	if !v.cfg.Directory.MayUse(r.Caller.Principal, s.Provider, s.Account) {
-		return nil, nil, v.notAllowed(r.Caller, s.Provider, s.Account, "/account")
+	if refusal := v.May(r.Caller, Right{Action: ActSubmit, Provider: s.Provider, Account: s.Account}); refusal != nil {
+		return nil, nil, refusal
 	}
 	if !v.cfg.Directory.HasAccount(s.Provider, s.Account) {
 		return nil, nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider %s", s.Provider)
@@ -157,13 +175,19 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		if link.id == "" {
 			continue
 		}
-		_, err := v.load(ctx, r.Caller, link.id)
+		// Also for a key that may not read: that it is its principal's is no news.
+		err := checkID(link.field, link.id)
+		var linked projections.State
+		if err == nil {
+			linked, err = v.cfg.Journal.Current(ctx, link.id)
+		}
 		var refusal *Refusal
 		switch {
-		case errors.As(err, &refusal):
+		case errors.As(err, &refusal), errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
+			err == nil && linked.Intent.Principal != r.Caller.Principal:
 			return nil, nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours")
 		case err != nil:
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("read %s: %w", link.id, err)
 		}
 	}
 	return &events.IntentRecorded{

@@ -59,7 +59,7 @@ func (v *Service) Timeline(ctx context.Context, caller Caller, id string, after 
 	if limit < 1 || limit > MaxTimeline {
 		return TimelinePage{}, invalid("limit", FieldOutOfBounds, "must be between 1 and %d", MaxTimeline)
 	}
-	s, err := v.load(ctx, caller, id)
+	s, err := v.load(ctx, caller, id, ActRead)
 	if err != nil {
 		return TimelinePage{}, err
 	}

@@ -20,9 +20,12 @@ const (
 	longestPoll  = time.Minute
 )
 
-// View is one operation as its principal may see it.
+// View is one operation as a caller may see it.
 type View struct {
-	ID       string `json:"id"`
+	ID string `json:"id"`
+	// Principal is whose it is, where that is another than the caller's.
+	Principal string `json:"principal,omitempty"`
+
 	Provider string `json:"provider"`
 	Account  string `json:"account"`
 	Session  string `json:"session,omitempty"`
@@ -141,9 +144,11 @@ type Allowed struct {
 	Method    string                `json:"method"`
 	Href      string                `json:"href"`
 	Decisions []events.DecisionKind `json:"decisions,omitempty"`
+
+	right Action // that it takes
 }
 
-// ViewOf shows a state.
+// ViewOf shows a state to its principal, as far as that may do everything.
 func ViewOf(s projections.State, now time.Time) View {
 	v := View{
 		ID: s.Operation, Provider: s.Intent.Provider, Account: s.Intent.Account,
@@ -240,8 +245,7 @@ func running(s projections.State) DeadlinesView {
 	return DeadlinesView{}
 }
 
-// allowed lists what the caller may do now. It asks the same functions that
-// refuse.
+// allowed lists what can be done now. It asks the same functions that refuse.
 func allowed(s projections.State) []Allowed {
 	list := []Allowed{}
 	if s.Rulebook() > projections.Rules {
@@ -249,14 +253,14 @@ func allowed(s projections.State) []Allowed {
 	}
 	base := "/v1/operations/" + s.Operation
 	if !s.Phase.Terminal() && cancelRefusal(s) == nil && !wished(s) {
-		list = append(list, Allowed{Action: "cancel", Method: "POST", Href: base + "/cancel"})
+		list = append(list, Allowed{right: ActCancel, Action: "cancel", Method: "POST", Href: base + "/cancel"})
 	}
 	switch {
 	case pauseRefusal(s) != nil:
 	case s.Paused:
-		list = append(list, Allowed{Action: "resume", Method: "POST", Href: base + "/resume"})
+		list = append(list, Allowed{right: ActPause, Action: "resume", Method: "POST", Href: base + "/resume"})
 	default:
-		list = append(list, Allowed{Action: "pause", Method: "POST", Href: base + "/pause"})
+		list = append(list, Allowed{right: ActPause, Action: "pause", Method: "POST", Href: base + "/pause"})
 	}
 	var kinds []events.DecisionKind
 	for _, kind := range decisionKinds() {
@@ -265,7 +269,7 @@ func allowed(s projections.State) []Allowed {
 		}
 	}
 	if len(kinds) > 0 {
-		list = append(list, Allowed{Action: "decide", Method: "POST", Href: base + "/decisions", Decisions: kinds})
+		list = append(list, Allowed{right: ActDecide, Action: "decide", Method: "POST", Href: base + "/decisions", Decisions: kinds})
 	}
 	return list
 }

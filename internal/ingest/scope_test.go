@@ -1,0 +1,214 @@
+package ingest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// teams of the principals below: alice and bob are of one, carol of another, and
+// dave of none.
+func someTeams() Teams { return Teams{"alice": "blue", "bob": "blue", "carol": "green"} }
+
+// TestMay holds the policy line by line: who with what may do what.
+func TestMay(t *testing.T) {
+	const notFound = "not_found"
+	for _, c := range []struct {
+		scopes   string
+		operator bool
+		right    Right
+		want     string // "", a code, or a code and what it requires
+	}{
+		{"", false, Right{Action: ActSubmit, Provider: "p", Account: "a"}, "forbidden submit:p/a"},
+		{"submit:p/a", false, Right{Action: ActSubmit, Provider: "p", Account: "a"}, ""},
+		{"submit:p/a", false, Right{Action: ActSubmit, Provider: "p", Account: "b"}, "forbidden submit:p/b"},
+		{"submit:p/a", false, Right{Action: ActSubmit, Provider: "q", Account: "a"}, "forbidden submit:q/a"},
+		{"submit:p/*", false, Right{Action: ActSubmit, Provider: "p", Account: "b"}, ""},
+		{"submit:p/*", false, Right{Action: ActSubmit, Provider: "pp", Account: "b"}, "forbidden submit:pp/b"},
+		{"submit:*/a", false, Right{Action: ActSubmit, Provider: "q", Account: "a"}, ""},
+		{"submit:*/a", false, Right{Action: ActSubmit, Provider: "q", Account: "b"}, "forbidden submit:q/b"},
+		{"submit:*/*", false, Right{Action: ActSubmit, Provider: "q", Account: "b"}, ""},
+		{"submit:p/a", false, Right{Action: ActSubmit}, ""}, // somewhere
+		{"cancel read:all audit", false, Right{Action: ActSubmit}, "forbidden submit:*/*"},
+		{"admin", true, Right{Action: ActSubmit, Provider: "p", Account: "a"}, "forbidden submit:p/a"},
+
+		{"cancel decide", false, Right{Action: ActRead}, "forbidden read:own"},
+		{"read:own", false, Right{Action: ActRead}, ""},
+		{"read:own", false, Right{Action: ActRead, Principal: "alice"}, ""},
+		{"read:own", false, Right{Action: ActRead, Principal: "bob"}, notFound},
+		{"read:team", false, Right{Action: ActRead}, ""},
+		{"read:team", false, Right{Action: ActRead, Principal: "bob"}, ""},
+		{"read:team", false, Right{Action: ActRead, Principal: "carol"}, notFound},
+		{"read:team", false, Right{Action: ActRead, Principal: "dave"}, notFound},
+		{"read:all", false, Right{Action: ActRead}, ""},
+		{"read:all", false, Right{Action: ActRead, Principal: "dave"}, ""},
+		{"admin", false, Right{Action: ActRead, Principal: "dave"}, ""},
+		{"read:own", true, Right{Action: ActRead, Principal: "bob"}, notFound},
+
+		{"read:own", false, Right{Action: ActListTeam}, "forbidden read:team"},
+		{"read:team", false, Right{Action: ActListTeam}, ""},
+		{"read:team", false, Right{Action: ActListAll}, "forbidden read:all"},
+		{"read:all", false, Right{Action: ActListTeam}, ""},
+		{"admin", false, Right{Action: ActListAll}, ""},
+
+		{"read:own", false, Right{Action: ActCancel}, "forbidden cancel"},
+		{"cancel", false, Right{Action: ActCancel}, ""},
+		{"cancel", false, Right{Action: ActPause}, ""},
+		{"cancel", false, Right{Action: ActDecide}, "forbidden decide"},
+		{"decide", false, Right{Action: ActDecide, Principal: "alice"}, ""},
+		{"cancel decide", false, Right{Action: ActCancel, Principal: "bob"}, notFound},
+		{"cancel decide read:team", false, Right{Action: ActCancel, Principal: "bob"}, "forbidden admin"},
+		{"cancel decide read:team", false, Right{Action: ActDecide, Principal: "bob"}, "forbidden admin"},
+		{"cancel decide read:team", false, Right{Action: ActPause, Principal: "carol"}, notFound},
+		{"admin", false, Right{Action: ActCancel, Principal: "bob"}, ""},
+		{"admin", false, Right{Action: ActDecide, Principal: "bob"}, ""},
+		{"admin", false, Right{Action: ActPause}, ""},
+		{"cancel decide read:own", true, Right{Action: ActCancel, Principal: "bob"}, notFound},
+
+		{"read:all", false, Right{Action: ActHolds}, "operator_only audit"},
+		{"read:all", false, Right{Action: ActReport}, "operator_only audit"},
+		{"audit", false, Right{Action: ActHolds}, ""},
+		{"audit", false, Right{Action: ActReport}, ""},
+		{"audit", false, Right{Action: ActHold}, "operator_only admin"},
+		{"audit", false, Right{Action: ActProbe}, "operator_only admin"},
+		{"admin", false, Right{Action: ActHolds}, ""},
+		{"admin", false, Right{Action: ActHold}, ""},
+		{"admin", false, Right{Action: ActProbe}, ""},
+		{"", true, Right{Action: ActHolds}, ""},
+		{"", true, Right{Action: ActReport}, ""},
+		{"", true, Right{Action: ActHold}, ""},
+		{"", true, Right{Action: ActProbe}, ""},
+	} {
+		caller := Caller{Principal: "alice", Operator: c.operator, Teams: someTeams()}
+		for _, s := range strings.Fields(c.scopes) {
+			scope, err := ParseScope(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			caller.Scopes = append(caller.Scopes, scope)
+		}
+		got := ""
+		if r := caller.May(c.right); r != nil {
+			got = strings.TrimSpace(string(r.Code) + " " + string(r.Requires))
+		}
+		if got != c.want {
+			t.Errorf("with %q (operator %v) %+v: %q, want %q", c.scopes, c.operator, c.right, got, c.want)
+		}
+	}
+}
+
+// Whoever is of no team is not of the same one as another who is of none.
+func TestNoTeamIsNoTeam(t *testing.T) {
+	dave := Caller{Principal: "dave", Scopes: []Scope{ScopeReadTeam}, Teams: someTeams()}
+	if dave.May(Right{Action: ActRead, Principal: "erin"}) == nil {
+		t.Error("a principal of no team sees another of no team")
+	}
+	if dave.May(Right{Action: ActRead}) != nil {
+		t.Error("a principal of no team does not see its own")
+	}
+}
+
+// The zero Caller, which an authenticator might give by mistake, may do nothing.
+func TestNobodyMayNothing(t *testing.T) {
+	for _, a := range Actions() {
+		if (Caller{}).May(Right{Action: a, Provider: "p", Account: "a"}) == nil {
+			t.Errorf("nobody may %s", a)
+		}
+	}
+}
+
+func FuzzParseScope(f *testing.F) {
+	for _, s := range append(PlainScopes(), "submit:*/*", "submit:p/a", "submit:p", "submit:/", "submit:p/a/b", "submit:P/a", "Admin", "", "read:", "submit:p/**") {
+		f.Add(string(s))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseScope(text)
+		if err != nil {
+			if s != "" {
+				t.Fatalf("%q: %q beside %v", text, s, err)
+			}
+			return
+		}
+		if string(s) != text {
+			t.Fatalf("%q is read as %q", text, s)
+		}
+		if rest, ok := strings.CutPrefix(text, "submit:"); ok {
+			p, a, _ := strings.Cut(rest, "/")
+			if !s.submits("", "") || p != "*" && s.submits("x"+p, a) || p != "*" && a != "*" && !s.submits(p, a) {
+				t.Fatalf("%q allows what it does not name, or not what it names", text)
+			}
+		} else if s.submits("", "") {
+			t.Fatalf("%q submits", text)
+		}
+	})
+}
+
+// TestScopedKeys: what a line says of scopes and teams, and what one that says
+// nothing means.
+func TestScopedKeys(t *testing.T) {
+	const sum = `"sha256":"` + "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" + `","created":"2026-12-01T09:00:00Z"`
+	read := func(lines ...string) ([]Key, error) {
+		path := filepath.Join(t.TempDir(), "keys")
+		if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return ListKeys(path)
+	}
+	list, err := read(
+		`{"id":"a","principal":"p",`+sum+`,"team":"one","disabled":true}`,
+		`{"id":"b","principal":"p",`+sum+`}`,
+		`{"id":"c","principal":"q",`+sum+`,"scopes":["read:own","submit:example/*"],"team":"one"}`,
+		`{"id":"d","principal":"q",`+sum+`,"scopes":[],"team":"two"}`,
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(list[1].May(), UnstatedScopes()) || len(list[2].May()) != 2 || len(list[3].May()) != 0 {
+		t.Errorf("keys may %v, %v, %v", list[1].May(), list[2].May(), list[3].May())
+	}
+	if teams := TeamsOf(list); teams["p"] != "one" || teams["q"] != "two" {
+		t.Errorf("teams %v", teams)
+	}
+	// The first key of a file without the member operator has that right, unless
+	// it says what it may do.
+	if list, err = read(`{"id":"a","principal":"p",` + sum + `,"scopes":["read:own"]}`); err != nil || list[0].Operates() {
+		t.Errorf("a key with scopes got the operator's right: %v", err)
+	}
+	for _, c := range []struct{ members, says string }{
+		{`"scopes":["read:everything"]`, "there is none such"},
+		{`"scopes":["submit:example"]`, "submit:PROVIDER/ACCOUNT"},
+		{`"scopes":["cancel","cancel"]`, "twice"},
+		{`"scopes":"cancel"`, "not a key"},
+		{`"team":"No Team"`, "team must be"},
+	} {
+		if _, err := read(`{"id":"a","principal":"p",` + sum + `,` + c.members + `}`); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.members, err)
+		}
+	}
+}
+
+// What changes the file keeps what its lines say.
+func TestScopesSurviveChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	now := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
+	one, _, err := NewKey(strings.NewReader(strings.Repeat("a", 64)), "p", false, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.Scopes, one.Team = []Scope{}, "blue"
+	two, _, err := NewKey(strings.NewReader(strings.Repeat("b", 64)), "p", false, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addKeys(t, path, one, two)
+	if _, err := DisableKey(path, two.ID); err != nil {
+		t.Fatal(err)
+	}
+	list, err := ListKeys(path)
+	if err != nil || list[0].Scopes == nil || len(list[0].Scopes) != 0 || list[0].Team != "blue" || list[1].Scopes != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
