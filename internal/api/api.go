@@ -1,5 +1,6 @@
 // Package api is the HTTP face of the use cases: the agent API under /v1, the
-// providers' way in under /hooks, /healthz and /readyz.
+// providers' way in under /hooks, /errors with what each code means, /healthz and
+// /readyz.
 //
 // Specifications: RFC 9110 (conditional requests, 202, Retry-After), RFC 9457
 // (problems), RFC 9530 (Content-Digest), RFC 7240 (Prefer: wait), RFC 8288
@@ -88,7 +89,7 @@ type route struct {
 // early says that it is answered before the service can do what it is asked for:
 // it tells why.
 func (r route) early() bool {
-	return r.path == "/healthz" || r.path == "/readyz" || r.path == "/v1/doctor"
+	return r.path == "/healthz" || r.path == "/readyz" || r.path == "/v1/doctor" || strings.HasPrefix(r.path, "/errors")
 }
 
 type bodyRule int
@@ -106,7 +107,11 @@ type handler struct {
 }
 
 func (h *handler) routes() []route {
-	list := []route{{"GET", "/healthz", bodyNone, true, h.alive}}
+	list := []route{
+		{"GET", "/healthz", bodyNone, true, h.alive},
+		{"GET", "/errors", bodyNone, true, h.codes},
+		{"GET", "/errors/{code}", bodyNone, true, h.code},
+	}
 	if h.o.Ready != nil {
 		list = append(list, route{"GET", "/readyz", bodyNone, true, h.ready})
 	}

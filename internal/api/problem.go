@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
 )
@@ -26,8 +25,8 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	case p.Status == http.StatusRequestEntityTooLarge:
 		w.Header().Set("Connection", "close") // the rest of the body is not read
 	}
-	if wait := ingest.RefusalOf(err).RetryAfter; wait > 0 {
-		w.Header().Set("Retry-After", seconds(wait))
+	if p.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(p.RetryAfter))
 	}
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(p.JSON(), '\n')) // the caller left; there is nobody to tell
@@ -43,20 +42,24 @@ func instance(r *http.Request) string {
 	return s
 }
 
-func seconds(d time.Duration) string {
-	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
-}
-
 // ErrorsDocument is docs/ERRORS.md.
 func ErrorsDocument() string {
 	var b strings.Builder
 	b.WriteString("# Problem codes\n\n" +
-		"Every answer of the HTTP API that is not a success is a problem document (RFC 9457, `application/problem+json`).\n" +
-		"`code` is for machines and never changes its meaning; `retryable` says whether the same request may succeed later, unchanged;\n" +
-		"`errors[]` names fields (a JSON pointer into the body, or a header or parameter). This file is written by a test from the registry in `internal/ingest/codes.go`.\n\n" +
-		"| code | status | title | retryable | what to do |\n|---|---|---|---|---|\n")
+		"Every answer of the HTTP API that is not a success is a problem document (RFC 9457, `application/problem+json`), and\n" +
+		"every other face answers with the same object. `code` is for machines and never changes its meaning; `type` is an address on\n" +
+		"the service, `/errors/<code>`, where it says what is below, without a key; `/errors` lists all of them. `retryable` says\n" +
+		"whether the same request may succeed later, unchanged; `retry_after_s` is the number of the Retry-After header. `errors[]`\n" +
+		"names fields (a JSON pointer into the body, or a header or parameter).\n\n" +
+		"`retry_with` is the key to send the request with after that, if it is sent again:\n\n" +
+		"- `same_key`: its own, unchanged if the code is retryable and corrected if not. It never acts twice, whatever became of\n" +
+		"  the tries before. A request that needs no key is sent as it was, or corrected.\n" +
+		"- `new_key`: another one. Only where nothing can have been recorded under the key as it was sent.\n" +
+		"- `never`: there is nothing to send again. It is settled, or it belongs elsewhere.\n\n" +
+		"This file is written by a test from the registry in `internal/ingest/codes.go`.\n\n" +
+		"| code | status | title | retryable | retry_with | what to do |\n|---|---|---|---|---|---|\n")
 	for _, m := range ingest.Meanings() {
-		fmt.Fprintf(&b, "| <a id=\"%[1]s\"></a>`%[1]s` | %d | %s | %s | %s |\n", m.Code, m.Status, m.Title, yesNo(m.Retryable), m.Advice)
+		fmt.Fprintf(&b, "| <a id=\"%[1]s\"></a>`%[1]s` | %d | %s | %s | `%s` | %s |\n", m.Code, m.Status, m.Title, yesNo(m.Retryable), m.RetryWith, m.Advice)
 	}
 	b.WriteString("\n## Field codes\n\n| code | meaning |\n|---|---|\n")
 	meanings := ingest.FieldMeanings()

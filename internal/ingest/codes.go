@@ -61,52 +61,72 @@ type Meaning struct {
 	Code      Code
 	Status    int // HTTP status
 	Title     string
-	Retryable bool   // the same request may succeed later, unchanged
+	Retryable bool // the same request may succeed later, unchanged
+	RetryWith RetryWith
 	Advice    string // what the caller can do
 }
+
+// RetryWith is the key that a request may be sent with after a refusal. A
+// request that needs no key is sent as it was, or corrected.
+type RetryWith string
+
+const (
+	// RetrySameKey: send it again with its key, unchanged if the code is retryable and
+	// corrected if not. The key is looked up before anything is done, so it never
+	// acts twice, whatever became of the tries before.
+	RetrySameKey RetryWith = "same_key"
+	// RetryNewKey: send it with another key. Only for what proves that nothing can have
+	// been recorded under the key as it was sent, since a second key is a second
+	// operation: no request without a key, or with one that cannot be read, gets as
+	// far as the ledger. A refusal of the body proves no such thing. The same key
+	// may have named an operation in a try whose answer was lost.
+	RetryNewKey RetryWith = "new_key"
+	// RetryNever: there is nothing to send again. It is settled, or it belongs elsewhere.
+	RetryNever RetryWith = "never"
+)
 
 // Meanings lists every code, sorted by status, then name.
 func Meanings() []Meaning {
 	list := []Meaning{
-		{CodeMalformedJSON, 400, "The body is not JSON", false, "Send one JSON object in UTF-8."},
-		{CodeDuplicateKey, 400, "A name occurs twice in one JSON object", false, "Send each name once: readers disagree about which of two counts."},
-		{CodeInvalidID, 400, "Not an operation id", false, "Use the id as it was answered."},
-		{CodeKeyMissing, 400, "The Idempotency-Key header is missing", false, "Make one key for each intent, keep it, and send it with every try."},
-		{CodeKeyInvalid, 400, "The Idempotency-Key header is not usable", false, "Send 1 to 255 visible ASCII characters, bare or as a quoted string."},
-		{CodePreconditionInvalid, 400, "The If-Match header is not a version", false, "Send the ETag of the operation as it was answered."},
-		{CodeCursorInvalid, 400, "The cursor is not valid for this list", false, "Start again without a cursor, or keep the filter the cursor was made for."},
-		{CodeUnauthenticated, 401, "A valid key is required", false, "Send Authorization: Bearer with a key of this installation."},
-		{CodeSignatureInvalid, 401, "The signature is not valid", false, "Sign the raw body with the shared secret of this provider."},
-		{CodeForbidden, 403, "The key has no scope for this", false, "Use a key with the scope named in requires; GET /v1/capabilities says what this one may do, and the operator makes keys."},
-		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
-		{CodeOperatorOnly, 403, "Only an operator may do this", false, "Use the key of an operator: counterfoil key list shows which have the right, key add --operator makes one."},
-		{CodeNotFound, 404, "Not found", false, "Check the address. Operations of other principals are not shown."},
-		{CodeNoResult, 404, "The operation has no result", false, "Read the operation: it ended without one."},
-		{CodeMethodNotAllowed, 405, "The method is not allowed here", false, "Use a method of the Allow header."},
-		{CodeAlreadyTerminal, 409, "The operation has ended", false, "Nothing moves it any more; read its state."},
-		{CodeCancelUnsupported, 409, "The provider cannot cancel", false, "Wait for the job's end, or abandon the operation by a decision."},
-		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, "Take one of the decisions listed as allowed by the operation."},
-		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
-		{CodeJobOwned, 409, "The job belongs to another operation", false, "Check the job id. One job belongs to one operation."},
-		{CodeNotHeld, 409, "There is no such hold", false, "Read GET /v1/holds: a hold on one provider and the one on all are released each by itself."},
-		{CodeHoldStronger, 409, "A stronger hold is in place", false, "Leave it, or send replace: true if the weaker one is to take its place."},
-		{CodeResultNotReady, 409, "The result is not there yet", true, "Ask again after Retry-After."},
-		{CodeResultNotAccepted, 409, "The result failed a check", false, "Look at it with ?unaccepted=true, then decide: accept_result or retry_collection."},
-		{CodeNewerVersion, 409, "A newer version of the program owns this operation", false, "Ask a process of that version."},
-		{CodeResultUnavailable, 410, "The result cannot be had any more", false, "Read the operation's reason; retry_collection may help if it is allowed."},
-		{CodeStale, 412, "The operation has moved on", false, "Read it again, decide again, and send the new ETag in If-Match."},
-		{CodeBodyTooLarge, 413, "The body is too large", false, "Send at most the number of bytes given."},
-		{CodeMediaType, 415, "The body's media type is not supported", false, "Send application/json."},
-		{CodeInvalid, 422, "The request is not valid", false, "Correct the fields listed in errors."},
-		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, "Send it as a string."},
-		{CodeTooDeep, 422, "The JSON is nested too deeply", false, "Nest at most as deep as the bound given."},
-		{CodeUnknownProvider, 422, "There is no such provider", false, "Use one of those listed by GET /v1/capabilities."},
-		{CodeKeyReused, 422, "The key was used for another request", false, "Use a new key for a new intent. The first operation is unchanged."},
-		{CodePrecondition, 428, "The If-Match header is required", false, "Send the ETag of the state the decision was made on."},
-		{CodeInternal, 500, "Something went wrong here", true, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
-		{CodeUnavailable, 503, "The store does not answer", true, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
-		{CodeStorageLow, 503, "There is too little room for new operations", true, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},
-		{CodeKeysUnavailable, 503, "Keys cannot be checked", true, "The operator must repair the keys file; try again later."},
+		{CodeMalformedJSON, 400, "The body is not JSON", false, RetrySameKey, "Send one JSON object in UTF-8."},
+		{CodeDuplicateKey, 400, "A name occurs twice in one JSON object", false, RetrySameKey, "Send each name once: readers disagree about which of two counts."},
+		{CodeInvalidID, 400, "Not an operation id", false, RetryNever, "Use the id as it was answered."},
+		{CodeKeyMissing, 400, "The Idempotency-Key header is missing", false, RetryNewKey, "Make one key for each intent, keep it, and send it with every try. Nothing was recorded by this one."},
+		{CodeKeyInvalid, 400, "The Idempotency-Key header is not usable", false, RetryNewKey, "Send 1 to 255 visible ASCII characters, bare or as a quoted string. Nothing is recorded under a key that cannot be read."},
+		{CodePreconditionInvalid, 400, "The If-Match header is not a version", false, RetrySameKey, "Send the ETag of the operation as it was answered."},
+		{CodeCursorInvalid, 400, "The cursor is not valid for this list", false, RetrySameKey, "Start again without a cursor, or keep the filter the cursor was made for."},
+		{CodeUnauthenticated, 401, "A valid key is required", false, RetrySameKey, "Send Authorization: Bearer with a key of this installation."},
+		{CodeSignatureInvalid, 401, "The signature is not valid", false, RetryNever, "Sign the raw body with the shared secret of this provider."},
+		{CodeForbidden, 403, "The key has no scope for this", false, RetrySameKey, "Use a key with the scope named in requires; GET /v1/capabilities says what this one may do, and the operator makes keys."},
+		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, RetrySameKey, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
+		{CodeOperatorOnly, 403, "Only an operator may do this", false, RetryNever, "Use the key of an operator: counterfoil key list shows which have the right, key add --operator makes one."},
+		{CodeNotFound, 404, "Not found", false, RetryNever, "Check the address. Operations of other principals are not shown."},
+		{CodeNoResult, 404, "The operation has no result", false, RetryNever, "Read the operation: it ended without one."},
+		{CodeMethodNotAllowed, 405, "The method is not allowed here", false, RetryNever, "Use a method of the Allow header."},
+		{CodeAlreadyTerminal, 409, "The operation has ended", false, RetryNever, "Nothing moves it any more; read its state."},
+		{CodeCancelUnsupported, 409, "The provider cannot cancel", false, RetryNever, "Wait for the job's end, or abandon the operation by a decision."},
+		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, RetrySameKey, "Take one of the decisions listed as allowed by the operation."},
+		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, RetrySameKey, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
+		{CodeJobOwned, 409, "The job belongs to another operation", false, RetrySameKey, "Check the job id. One job belongs to one operation."},
+		{CodeNotHeld, 409, "There is no such hold", false, RetryNever, "Read GET /v1/holds: a hold on one provider and the one on all are released each by itself."},
+		{CodeHoldStronger, 409, "A stronger hold is in place", false, RetrySameKey, "Leave it, or send replace: true if the weaker one is to take its place."},
+		{CodeResultNotReady, 409, "The result is not there yet", true, RetrySameKey, "Ask again after Retry-After."},
+		{CodeResultNotAccepted, 409, "The result failed a check", false, RetryNever, "Look at it with ?unaccepted=true, then decide: accept_result or retry_collection."},
+		{CodeNewerVersion, 409, "A newer version of the program owns this operation", false, RetrySameKey, "Ask a process of that version."},
+		{CodeResultUnavailable, 410, "The result cannot be had any more", false, RetryNever, "Read the operation's reason; retry_collection may help if it is allowed."},
+		{CodeStale, 412, "The operation has moved on", false, RetrySameKey, "Read it again, decide again, and send the new ETag in If-Match."},
+		{CodeBodyTooLarge, 413, "The body is too large", false, RetrySameKey, "Send at most the number of bytes given."},
+		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send application/json."},
+		{CodeInvalid, 422, "The request is not valid", false, RetrySameKey, "Correct the fields listed in errors."},
+		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, RetrySameKey, "Send it as a string."},
+		{CodeTooDeep, 422, "The JSON is nested too deeply", false, RetrySameKey, "Nest at most as deep as the bound given."},
+		{CodeUnknownProvider, 422, "There is no such provider", false, RetrySameKey, "Use one of those listed by GET /v1/capabilities."},
+		{CodeKeyReused, 422, "The key was used for another request", false, RetryNever, "If operation_id is what you mean, read it. Only a new intent takes a new key: with one, the same intent would be done twice."},
+		{CodePrecondition, 428, "The If-Match header is required", false, RetrySameKey, "Send the ETag of the state the decision was made on."},
+		{CodeInternal, 500, "Something went wrong here", true, RetrySameKey, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
+		{CodeUnavailable, 503, "The store does not answer", true, RetrySameKey, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
+		{CodeStorageLow, 503, "There is too little room for new operations", true, RetrySameKey, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},
+		{CodeKeysUnavailable, 503, "Keys cannot be checked", true, RetrySameKey, "The operator must repair the keys file; try again later."},
 	}
 	slices.SortFunc(list, func(a, b Meaning) int {
 		if a.Status != b.Status {
