@@ -6,7 +6,8 @@
 // (problems), RFC 9530 (Content-Digest), RFC 7240 (Prefer: wait), RFC 8288
 // (Link), draft-ietf-httpapi-idempotency-key-header-07. Every answer that is
 // not a success is a problem document with a code (docs/ERRORS.md lists them), but
-// that of /readyz.
+// that of /readyz. GET /openapi.json describes the routes of the table, all of them
+// and no others.
 //
 // Guarantees: a body over the limit is refused before anything is read of it; a
 // panic answers without detail; the log has the route, never the address, its
@@ -26,7 +27,11 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -56,6 +61,8 @@ type Options struct {
 	// Open is closed once the service can do what it is asked for. Whoever comes before
 	// waits for it, but not for ever. Nil: it can.
 	Open <-chan struct{}
+	// Build is the program's version, for the description of the API.
+	Build string
 	// Refused is told the code of every problem answered; nil tells nobody.
 	Refused func(ingest.Code)
 }
@@ -73,6 +80,7 @@ type call struct {
 	r         *http.Request
 	w         http.ResponseWriter
 	caller    ingest.Caller
+	q         query // the parameters, where the route is strict about them
 	body      []byte
 	trace     string // of the operation, where the answer shows it
 	operation string // as named by the path; for the log once it was checked
@@ -84,12 +92,18 @@ type route struct {
 	body         bodyRule
 	open         bool // no key needed
 	handle       func(context.Context, *call) (answer, error)
+	sheet        sheet
+	query        []string // parameters it takes
 }
 
+// strict says that a parameter that the route does not know is refused. Those who
+// call without a key are providers, load balancers and browsers, which add some.
+func (r route) strict() bool { return !r.open }
+
 // early says that it is answered before the service can do what it is asked for:
-// it tells why.
+// pages that are always the same, and what tells how the service is.
 func (r route) early() bool {
-	return r.path == "/healthz" || r.path == "/readyz" || r.path == "/v1/doctor" || strings.HasPrefix(r.path, "/errors")
+	return r.open && r.body != bodyRaw || r.path == "/v1/doctor"
 }
 
 type bodyRule int
@@ -103,77 +117,114 @@ const (
 
 // handler serves the routes.
 type handler struct {
-	o Options
+	o   Options
+	api huma.API
+	mux *http.ServeMux
+	// document gives what api describes as it is sent. Most processes are never
+	// asked for it, so it is written when one is.
+	document func() page
 }
 
 func (h *handler) routes() []route {
+	get := func(path string, open bool, handle func(context.Context, *call) (answer, error), s sheet) route {
+		return route{method: http.MethodGet, path: path, open: open, handle: handle, sheet: s}
+	}
+	post := func(path string, body bodyRule, handle func(context.Context, *call) (answer, error), s sheet) route {
+		return route{method: http.MethodPost, path: path, body: body, open: body == bodyRaw, handle: handle, sheet: s}
+	}
 	list := []route{
-		{"GET", "/healthz", bodyNone, true, h.alive},
-		{"GET", "/errors", bodyNone, true, h.codes},
-		{"GET", "/errors/{code}", bodyNone, true, h.code},
+		get("/healthz", true, h.alive, aliveSheet()),
+		get("/openapi.json", true, h.openapi, openapiSheet()),
+		get("/errors", true, h.codes, codesSheet()),
+		get("/errors/{code}", true, h.code, codeSheet()),
 	}
 	if h.o.Ready != nil {
-		list = append(list, route{"GET", "/readyz", bodyNone, true, h.ready})
+		list = append(list, get("/readyz", true, h.ready, readySheet()))
 	}
 	if h.o.Service != nil {
 		list = append(list,
-			route{"POST", "/v1/operations", bodyJSON, false, h.submit},
-			route{"GET", "/v1/operations", bodyNone, false, h.list},
-			route{"GET", "/v1/operations/{id}", bodyNone, false, h.get},
-			route{"GET", "/v1/operations/{id}/timeline", bodyNone, false, h.timeline},
-			route{"GET", "/v1/operations/{id}/result", bodyNone, false, h.result},
-			route{"POST", "/v1/operations/{id}/cancel", bodyOptional, false, h.cancel},
-			route{"POST", "/v1/operations/{id}/decisions", bodyJSON, false, h.decide},
-			route{"POST", "/v1/operations/{id}/pause", bodyOptional, false, h.pause},
-			route{"POST", "/v1/operations/{id}/resume", bodyOptional, false, h.resume},
-			route{"GET", "/v1/holds", bodyNone, false, h.holds},
-			route{"POST", "/v1/holds", bodyJSON, false, h.hold},
-			route{"POST", "/v1/holds/release", bodyJSON, false, h.release},
-			route{"GET", "/v1/capabilities", bodyNone, false, h.capabilities},
+			post("/v1/operations", bodyJSON, h.submit, submitSheet()),
+			get("/v1/operations", false, h.list, listSheet()),
+			get("/v1/operations/{id}", false, h.get, getSheet()),
+			get("/v1/operations/{id}/timeline", false, h.timeline, timelineSheet()),
+			get("/v1/operations/{id}/result", false, h.result, resultSheet()),
+			post("/v1/operations/{id}/cancel", bodyOptional, h.cancel, cancelSheet()),
+			post("/v1/operations/{id}/decisions", bodyJSON, h.decide, decideSheet()),
+			post("/v1/operations/{id}/pause", bodyOptional, h.pause, pauseSheet()),
+			post("/v1/operations/{id}/resume", bodyOptional, h.resume, resumeSheet()),
+			get("/v1/holds", false, h.holds, holdsSheet()),
+			post("/v1/holds", bodyJSON, h.hold, holdSheet()),
+			post("/v1/holds/release", bodyJSON, h.release, releaseSheet()),
+			get("/v1/capabilities", false, h.capabilities, capabilitiesSheet()),
 		)
 	}
 	if h.o.Doctor != nil {
-		list = append(list, route{"GET", "/v1/doctor", bodyNone, false, h.doctor})
+		list = append(list, get("/v1/doctor", false, h.doctor, doctorSheet()))
 	}
 	if h.o.Webhooks != nil {
 		list = append(list,
-			route{"POST", "/hooks/{provider}", bodyRaw, true, h.hook},
-			route{"POST", "/hooks/{provider}/{id}", bodyRaw, true, h.hook},
+			post("/hooks/{provider}", bodyRaw, h.hook, hookSheet()),
+			post("/hooks/{provider}/{id}", bodyRaw, h.hook, operationHookSheet()),
 		)
 	}
 	return list
 }
 
 // Handler serves the routes of the options.
-func Handler(o Options) http.Handler {
-	h := &handler{o}
-	byPath := map[string][]route{}
+func Handler(o Options) http.Handler { return newHandler(o) }
+
+func newHandler(o Options) *handler {
+	h := &handler{o: o, mux: http.NewServeMux()}
+	h.api = newAPI(h.mux, o.Build)
+	doc := h.api.OpenAPI()
+	methods := map[string][]string{}
 	for _, r := range h.routes() {
-		byPath[r.path] = append(byPath[r.path], r)
-	}
-	mux := http.NewServeMux()
-	for p, routes := range byPath {
-		mux.Handle(p, h.at(p, routes))
-	}
-	none := h.at("", nil)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The mux would answer a path with dots or double slashes by a redirect,
-		// and one without a route by plain text.
-		if r.URL.Path != path.Clean("/"+r.URL.Path) || r.Method == http.MethodConnect {
-			none.ServeHTTP(w, r)
-			return
+		r.query = queryOf(r.sheet, doc.Components.Parameters)
+		op := r.describe(doc)
+		doc.AddOperation(op)
+		serve := h.at(r.path, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) })
+		h.api.Adapter().Handle(op, func(ctx huma.Context) {
+			r, w := humago.Unwrap(ctx)
+			serve(w, r)
+		})
+		if methods[r.path] = append(methods[r.path], r.method); r.method == http.MethodGet {
+			methods[r.path] = append(methods[r.path], http.MethodHead)
 		}
-		if _, pattern := mux.Handler(r); pattern == "" {
-			none.ServeHTTP(w, r)
-			return
-		}
-		mux.ServeHTTP(w, r)
+	}
+	// What the mux would answer by plain text is ours, too.
+	for path, allow := range methods {
+		h.mux.Handle(path, h.at(path, func(_ *call, w http.ResponseWriter) error {
+			list := strings.Join(allow, ", ")
+			w.Header().Set("Allow", list)
+			return &ingest.Refusal{Code: ingest.CodeMethodNotAllowed, Detail: "this address takes " + list, Allowed: allow}
+		}))
+	}
+	h.mux.Handle("/", h.nothing())
+	tidy(doc)
+	h.document = sync.OnceValue(func() page { return newPage(jsonType, written(doc)) })
+	return h
+}
+
+// nothing answers where there is no route.
+func (h *handler) nothing() http.HandlerFunc {
+	return h.at("", func(*call, http.ResponseWriter) error {
+		return &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}
 	})
 }
 
-// at serves one path: it finds the method, answers panics and logs.
-func (h *handler) at(pattern string, routes []route) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The mux would answer a path with dots or double slashes by a redirect.
+	if r.URL.Path != path.Clean("/"+r.URL.Path) || r.Method == http.MethodConnect {
+		h.nothing()(w, r)
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
+
+// at serves one path: it answers panics and logs.
+func (h *handler) at(pattern string, serve func(*call, http.ResponseWriter) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		start := h.o.Now()
 		c := &call{r: r, w: w}
 		out := &recorder{ResponseWriter: w}
@@ -192,33 +243,14 @@ func (h *handler) at(pattern string, routes []route) http.Handler {
 			}
 			h.log(c, pattern, out.status, h.o.Now().Sub(start), err)
 		}()
-		err = h.serve(c, out, routes)
+		err = serve(c, out)
 		if err != nil && out.status == 0 {
 			writeProblem(out, r, err)
 		}
-	})
+	}
 }
 
-func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
-	method := c.r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet // net/http drops the body
-	}
-	i := slices.IndexFunc(routes, func(r route) bool { return r.method == method })
-	switch {
-	case len(routes) == 0:
-		return &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}
-	case i < 0:
-		var allow []string
-		for _, r := range routes {
-			if allow = append(allow, r.method); r.method == http.MethodGet {
-				allow = append(allow, http.MethodHead)
-			}
-		}
-		w.Header().Set("Allow", strings.Join(allow, ", "))
-		return &ingest.Refusal{Code: ingest.CodeMethodNotAllowed, Detail: "this address takes " + strings.Join(allow, ", "), Allowed: allow}
-	}
-	route := routes[i]
+func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 	if !route.open {
 		caller, err := h.o.Keys.Authenticate(c.r.Header["Authorization"])
 		if err != nil {
@@ -233,6 +265,13 @@ func (h *handler) serve(c *call, w http.ResponseWriter, routes []route) error {
 		}
 	}
 	c.operation = c.r.PathValue("id")
+	if route.strict() {
+		q, err := c.query(route.query...)
+		if err != nil {
+			return err
+		}
+		c.q = q
+	}
 	if err := c.readBody(route.body); err != nil {
 		return err
 	}
@@ -302,7 +341,7 @@ func (c *call) readBody(rule bodyRule) error {
 	}
 	if rule == bodyJSON || rule == bodyOptional && c.r.ContentLength != 0 {
 		media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-		if err != nil || media != "application/json" {
+		if err != nil || media != jsonType {
 			return &ingest.Refusal{Code: ingest.CodeMediaType, Detail: "the body must be application/json"}
 		}
 	}
@@ -326,12 +365,16 @@ func (a answer) write(w http.ResponseWriter) error {
 		if err != nil {
 			return fmt.Errorf("write the answer: %w", err)
 		}
-		body, a.media = append(text, '\n'), "application/json"
+		body, a.media = append(text, '\n'), jsonType
 	}
 	if a.media != "" {
 		w.Header().Set("Content-Type", a.media)
 	}
 	for name, value := range a.header {
+		if name == "Link" {
+			w.Header().Add(name, value)
+			continue
+		}
 		w.Header().Set(name, value)
 	}
 	w.WriteHeader(a.status)
@@ -342,8 +385,15 @@ func (a answer) write(w http.ResponseWriter) error {
 	return nil
 }
 
+// serviceLinks lead every caller from any answer to what describes the service
+// (RFC 8631).
+func serviceLinks() []string {
+	return []string{`</openapi.json>; rel="service-desc"`}
+}
+
 // common headers of every answer.
 func common(h http.Header) {
+	h["Link"] = serviceLinks()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 }

@@ -33,7 +33,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(whole{m}) }
 
 // TestBadInput asserts for each bad request its answer, and that nothing at all
 // was stored.
@@ -376,7 +376,7 @@ func TestKeysFileBroken(t *testing.T) {
 	h := newHarness(t)
 	o := Options{Service: h.service, Log: logInto(h.log), Now: h.clock.Now, Keys: brokenKeys{}}
 	w := httptest.NewRecorder()
-	Handler(o).ServeHTTP(w, httptest.NewRequest("GET", "/v1/capabilities", nil))
+	documented(t, o).ServeHTTP(w, httptest.NewRequest("GET", "/v1/capabilities", nil))
 	if w.Code != 503 || strings.Contains(w.Body.String(), "canary") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -392,7 +392,7 @@ func (brokenKeys) Authenticate([]string) (ingest.Caller, error) {
 // the panic, which may quote a request.
 func TestPanic(t *testing.T) {
 	log := &bytes.Buffer{}
-	handler := Handler(Options{Log: logInto(log), Now: time.Now, Ready: func(context.Context) (bool, any) { panic("canary-panic") }})
+	handler := documented(t, Options{Log: logInto(log), Now: time.Now, Ready: func(context.Context) (bool, any) { panic("canary-panic") }})
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), `"internal_error"`) {
@@ -674,7 +674,7 @@ func TestRefused(t *testing.T) {
 	var log bytes.Buffer
 	o := Options{Service: h.service, Keys: brokenKeys{}, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: h.clock.Now, Refused: func(code ingest.Code) { h.refused = append(h.refused, code) }}
 	for _, path := range []string{"/v1/capabilities", "/nothing", "/healthz"} {
-		Handler(o).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+		documented(t, o).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
 	}
 	if want := []ingest.Code{ingest.CodeKeysUnavailable, ingest.CodeNotFound}; !slices.Equal(h.refused, want) {
 		t.Errorf("told of %q, want %q", h.refused, want)

@@ -14,12 +14,8 @@ func (h *handler) doctor(ctx context.Context, c *call) (answer, error) {
 	if refusal := c.caller.May(ingest.Right{Action: ingest.ActReport}); refusal != nil {
 		return answer{}, refusal
 	}
-	q, err := c.query("probe")
-	if err != nil {
-		return answer{}, err
-	}
 	var r doctor.Request
-	switch q.Get("probe") {
+	switch c.q.Get("probe") {
 	case "", "false":
 	case "true":
 		if refusal := c.caller.May(ingest.Right{Action: ingest.ActProbe}); refusal != nil {

@@ -33,6 +33,12 @@ type fieldMeaning struct {
 	Meaning string           `json:"meaning"`
 }
 
+// codeList is the registry.
+type codeList struct {
+	Codes      []ingest.CodeEntry `json:"codes"`
+	FieldCodes []fieldMeaning     `json:"field_codes"`
+}
+
 // codes lists the registry. It needs no key: a problem's type leads here, also
 // that of a problem with the key.
 func (h *handler) codes(_ context.Context, c *call) (answer, error) {
@@ -41,7 +47,7 @@ func (h *handler) codes(_ context.Context, c *call) (answer, error) {
 	for _, code := range ingest.FieldCodes() {
 		fields = append(fields, fieldMeaning{code, ingest.FieldMeanings()[code]})
 	}
-	return c.explain(registry, map[string]any{"codes": registry, "field_codes": fields})
+	return c.explain(registry, codeList{registry, fields})
 }
 
 // code says what one code means.
@@ -91,4 +97,24 @@ func wantsHTML(values []string) bool {
 	}
 	html := weight["text/html"]
 	return html > 0 && !slices.ContainsFunc([]string{"application/json", "application/problem+json"}, func(m string) bool { return weight[m] > html })
+}
+
+func codesSheet() sheet {
+	return sheet{
+		id: "listCodes", tag: tagService, title: "Read what the problem codes mean", text: "All of them, as JSON or as a page. It needs no key.",
+		answers: []outcome{{
+			status: http.StatusOK, text: "The codes.", body: typeOf[codeList](), media: "text/html", always: []string{"Cache-Control", "Vary"},
+		}},
+	}
+}
+
+func codeSheet() sheet {
+	return sheet{
+		id: "getCode", tag: tagService, title: "Read what one problem code means", text: "As JSON or as a page. It needs no key.",
+		params: []string{paramCode},
+		answers: []outcome{{
+			status: http.StatusOK, text: "The code.", body: typeOf[ingest.CodeEntry](), media: "text/html", always: []string{"Cache-Control", "Vary"},
+		}},
+		codes: []ingest.Code{ingest.CodeNotFound},
+	}
 }

@@ -215,7 +215,7 @@ func (h *harness) over(store journal.Store) *harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.handler = Handler(Options{
+	h.handler = documented(t, Options{
 		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now, Open: h.open,
 		Ready:   func(context.Context) (bool, any) { return !h.broken, map[string]bool{"broken": h.broken} },
 		Refused: func(code ingest.Code) { h.refused = append(h.refused, code) },

@@ -34,6 +34,7 @@ func TestBeforeItIsOpen(t *testing.T) {
 		{"alice", "GET", "/v1/operations", ""},
 		{"bob", "GET", "/v1/operations/op_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", ""},
 		{"", "POST", "/hooks/example", "{}"},
+		{"", "POST", "/hooks/example/op_a", "{}"},
 	} {
 		t.Run(one.method+" "+one.path+" waits, and not for ever", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

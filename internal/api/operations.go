@@ -64,10 +64,7 @@ func traceParent(s string) string {
 }
 
 func (h *handler) get(ctx context.Context, c *call) (answer, error) {
-	q, err := c.query("wait", "after", "until")
-	if err != nil {
-		return answer{}, err
-	}
+	q := c.q
 	r := ingest.WaitRequest{Caller: c.caller, ID: c.operation}
 	wait, err := q.number("wait", 1<<31)
 	if err != nil {
@@ -172,10 +169,7 @@ func parameter(name string, code ingest.FieldCode, message string, allowed ...st
 }
 
 func (h *handler) list(ctx context.Context, c *call) (answer, error) {
-	q, err := c.query("of", "state", "provider", "session", "limit", "cursor")
-	if err != nil {
-		return answer{}, err
-	}
+	q := c.q
 	limit, err := q.number("limit", ingest.MaxPage)
 	if err != nil {
 		return answer{}, err
@@ -202,10 +196,7 @@ func (h *handler) list(ctx context.Context, c *call) (answer, error) {
 }
 
 func (h *handler) timeline(ctx context.Context, c *call) (answer, error) {
-	q, err := c.query("after", "limit")
-	if err != nil {
-		return answer{}, err
-	}
+	q := c.q
 	after, err := q.number("after", 1<<62)
 	if err != nil {
 		return answer{}, err
@@ -230,10 +221,7 @@ func (h *handler) timeline(ctx context.Context, c *call) (answer, error) {
 }
 
 func (h *handler) result(ctx context.Context, c *call) (answer, error) {
-	q, err := c.query("unaccepted", "file")
-	if err != nil {
-		return answer{}, err
-	}
+	q := c.q
 	r, err := h.o.Service.Result(ctx, c.caller, c.operation, q.Get("unaccepted") == "true", q.Get("file"))
 	if err != nil {
 		return answer{}, err
@@ -248,8 +236,8 @@ func (h *handler) result(ctx context.Context, c *call) (answer, error) {
 		"Content-Security-Policy": "default-src 'none'; sandbox",
 		"Content-Disposition":     "attachment",
 	}
-	if c.r.Header.Get("If-None-Match") == etag {
-		return answer{status: http.StatusNotModified, header: header}, nil
+	if matches(c.r.Header["If-None-Match"], etag) {
+		return answer{status: http.StatusNotModified, header: map[string]string{"ETag": etag, "Cache-Control": header["Cache-Control"]}}, nil
 	}
 	media := r.MediaType
 	if media == "" || strings.ContainsFunc(media, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -332,7 +320,7 @@ func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
 
 // alive says that the process answers, whatever it depends on.
 func (h *handler) alive(context.Context, *call) (answer, error) {
-	return answer{status: http.StatusOK, body: map[string]string{"status": "ok"}}, nil
+	return answer{status: http.StatusOK, body: status{"ok"}}, nil
 }
 
 // ready says whether it can do its work.
@@ -359,9 +347,9 @@ func (h *handler) hook(ctx context.Context, c *call) (answer, error) {
 	case err != nil:
 		return answer{}, err
 	}
-	status := "stored"
+	taken := status{"stored"}
 	if !fresh {
-		status = "stored before"
+		taken.Status = "stored before"
 	}
-	return answer{status: http.StatusOK, body: map[string]string{"status": status}}, nil
+	return answer{status: http.StatusOK, body: taken}, nil
 }

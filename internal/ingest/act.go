@@ -32,9 +32,7 @@ type CancelRequest struct {
 // A wish that is being served already is not recorded again, so any number of
 // callers may ask.
 func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
-	var body struct {
-		Why *string `json:"why"`
-	}
+	var body WhyBody
 	if len(r.Body) > 0 {
 		if err := decodeStrict(r.Body, &body); err != nil {
 			return View{}, err
@@ -160,17 +158,6 @@ type DecideRequest struct {
 	Body    []byte
 }
 
-// decision is the body's shape.
-type decision struct {
-	Kind       *string `json:"kind"`
-	Why        *string `json:"why"`
-	JobID      *string `json:"job_id"`
-	Deadline   *string `json:"deadline"`
-	Until      *string `json:"until"`
-	Evidence   *string `json:"evidence"`
-	AcceptRisk *bool   `json:"accept_risk"`
-}
-
 // Decide records a decision on the very state the caller saw. replayed says
 // that the key had recorded it before.
 func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, replayed bool, err error) {
@@ -261,7 +248,7 @@ func asksProvider(kind events.DecisionKind) bool {
 // readDecision reads the body. why and evidence are texts to be stored before
 // the fact.
 func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, evidence string, err error) {
-	var d decision
+	var d DecideBody
 	if err := decodeStrict(body, &d); err != nil {
 		return nil, "", "", err
 	}
@@ -286,10 +273,7 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 	if len(evidence) > MaxWhy {
 		add("/evidence", FieldOutOfBounds, fmt.Sprintf("has %d bytes; at most %d are allowed", len(evidence), MaxWhy))
 	}
-	var kinds []string
-	for _, k := range decisionKinds() {
-		kinds = append(kinds, string(k))
-	}
+	kinds := Decisions()
 	switch {
 	case fact.Choice == "":
 		add("/kind", FieldRequired, "must be given", kinds...)

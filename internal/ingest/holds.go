@@ -42,19 +42,6 @@ type HoldRequest struct {
 	Key    string // optional, as ParseKey gave it
 }
 
-// holdBody is the body's shape; a release takes provider and why alone.
-type holdBody struct {
-	Provider *string `json:"provider"`
-	Scope    *string `json:"scope"`
-	Why      *string `json:"why"`
-	Replace  *bool   `json:"replace"`
-}
-
-type releaseBody struct {
-	Provider *string `json:"provider"`
-	Why      *string `json:"why"`
-}
-
 // Holds lists the holds in force.
 func (v *Service) Holds(ctx context.Context, caller Caller) (HoldList, error) {
 	if refusal := v.May(caller, Right{Action: ActHolds}); refusal != nil {
@@ -84,7 +71,7 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 	if refusal := v.May(r.Caller, Right{Action: ActHold}); refusal != nil {
 		return HoldView{}, false, false, refusal
 	}
-	var body holdBody
+	var body HoldBody
 	if err := decodeStrict(r.Body, &body); err != nil {
 		return HoldView{}, false, false, err
 	}
@@ -142,7 +129,7 @@ func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, re
 	if refusal := v.May(r.Caller, Right{Action: ActHold}); refusal != nil {
 		return HoldView{}, false, refusal
 	}
-	var body releaseBody
+	var body ReleaseBody
 	if err := decodeStrict(r.Body, &body); err != nil {
 		return HoldView{}, false, err
 	}

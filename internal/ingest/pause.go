@@ -41,9 +41,7 @@ func (v *Service) Resume(ctx context.Context, r PauseRequest) (view View, replay
 }
 
 func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (View, bool, error) {
-	var body struct {
-		Why *string `json:"why"`
-	}
+	var body WhyBody
 	if len(r.Body) > 0 {
 		if err := decodeStrict(r.Body, &body); err != nil {
 			return View{}, false, err

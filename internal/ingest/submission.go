@@ -55,35 +55,10 @@ type Wish struct {
 // Wishes are a caller's deadlines; those not named are nil.
 type Wishes struct{ Approval, Create, Result, Cancel, Collect *Wish }
 
-// wire is the body's shape. Names are matched exactly; others are refused.
-type wire struct {
-	Provider  *string           `json:"provider"`
-	Account   *string           `json:"account"`
-	Action    *string           `json:"action"`
-	Params    jsontext.Value    `json:"params"`
-	Deadlines *wireDeadlines    `json:"deadlines"`
-	NotBefore *string           `json:"not_before"`
-	Expect    *string           `json:"expect"`
-	MaxCost   *string           `json:"max_cost"`
-	Tags      map[string]string `json:"tags"`
-	Approval  *string           `json:"approval"`
-	Replaces  *string           `json:"replaces"`
-	RetryOf   *string           `json:"retry_of"`
-	Session   *string           `json:"session"`
-}
-
-type wireDeadlines struct {
-	Approval *string `json:"approval"`
-	Create   *string `json:"create"`
-	Result   *string `json:"result"`
-	Cancel   *string `json:"cancel"`
-	Collect  *string `json:"collect"`
-}
-
 // DecodeSubmission reads a submit body. All problems of single fields are
 // reported together; the error is a [*Refusal].
 func DecodeSubmission(body []byte) (Submission, error) {
-	var w wire
+	var w SubmitBody
 	if err := decodeStrict(body, &w); err != nil {
 		return Submission{}, err
 	}

@@ -20,35 +20,33 @@ const (
 	longestPoll  = time.Minute
 )
 
-// View is one operation as a caller may see it.
+// View is one operation as a caller may see it. The tags named doc are what a
+// description of the API says of a member.
 type View struct {
-	ID string `json:"id"`
-	// Principal is whose it is, where that is another than the caller's.
-	Principal string `json:"principal,omitempty"`
+	ID        string `json:"id" doc:"Made from the caller's key; it names the operation for ever."`
+	Principal string `json:"principal,omitempty" doc:"Whose it is, where that is another than the caller's."`
 
 	Provider string `json:"provider"`
 	Account  string `json:"account"`
-	Session  string `json:"session,omitempty"`
-	Replaces string `json:"replaces,omitempty"`
-	RetryOf  string `json:"retry_of,omitempty"`
+	Session  string `json:"session,omitempty" doc:"Your label."`
+	Replaces string `json:"replaces,omitempty" doc:"The operation that this one takes the place of."`
+	RetryOf  string `json:"retry_of,omitempty" doc:"The operation that this one is another try of."`
 	Tags     []Tag  `json:"tags,omitempty"`
 
-	State    projections.Phase `json:"state"`
-	Terminal bool              `json:"terminal"` // nothing moves it any more
-	// Done says that waiting is over: it is terminal, or stopped until somebody
-	// decides. Late evidence can still move a stopped one.
-	Done       bool                   `json:"done"`
-	Quarantine projections.Quarantine `json:"quarantine,omitempty"`
-	Outcome    projections.Outcome    `json:"outcome,omitempty"` // how the remote job ended
-	Reason     projections.Reason     `json:"reason,omitempty"`
-	WaitingFor string                 `json:"waiting_for,omitempty"`
-	NextLook   *time.Time             `json:"next_look,omitempty"`
-	Because    string                 `json:"because,omitempty"`
-	Paused     *PauseView             `json:"paused,omitempty"` // creates and collections rest
-	Started    time.Time              `json:"started"`
-	Since      time.Time              `json:"since"` // when the state was entered
+	State      projections.Phase      `json:"state" doc:"How it stands."`
+	Terminal   bool                   `json:"terminal" doc:"Nothing moves it any more."`
+	Done       bool                   `json:"done" doc:"Waiting is over: it is terminal, or stopped until somebody decides. Late evidence can still move a stopped one."`
+	Quarantine projections.Quarantine `json:"quarantine,omitempty" doc:"Why it stopped, where it is quarantined."`
+	Outcome    projections.Outcome    `json:"outcome,omitempty" doc:"How the remote job ended."`
+	Reason     projections.Reason     `json:"reason,omitempty" doc:"Why it is in this state, for machines."`
+	WaitingFor string                 `json:"waiting_for,omitempty" doc:"What comes next."`
+	NextLook   *time.Time             `json:"next_look,omitempty" doc:"When the service looks next."`
+	Because    string                 `json:"because,omitempty" doc:"Why, in words for people."`
+	Paused     *PauseView             `json:"paused,omitempty" doc:"Creates and collections rest."`
+	Started    time.Time              `json:"started" doc:"When it was submitted."`
+	Since      time.Time              `json:"since" doc:"When the state was entered."`
 
-	Guarantee GuaranteeView `json:"guarantee"`
+	Guarantee GuaranteeView `json:"guarantee" doc:"What holds after a create whose answer was lost."`
 	Attempts  AttemptsView  `json:"attempts"`
 	Job       *JobView      `json:"job,omitempty"`
 	Cancel    *CancelView   `json:"cancel,omitempty"`
@@ -56,17 +54,16 @@ type View struct {
 	Problem   *ProblemView  `json:"problem,omitempty"`
 	Result    *ResultView   `json:"result,omitempty"`
 
-	Candidates []string `json:"candidates,omitempty"` // jobs that may be ours
-	Strays     []string `json:"strays,omitempty"`     // jobs of ours that no operation follows
+	Candidates []string `json:"candidates,omitempty" doc:"Jobs that may be this operation's."`
+	Strays     []string `json:"strays,omitempty" doc:"Jobs of this operation that none follows."`
 
-	Allowed []Allowed `json:"allowed"`
+	Allowed []Allowed `json:"allowed" doc:"What you may do now."`
 
-	Version  uint64 `json:"version"`  // counts facts; goes into ETag, If-Match and ?after=
-	Sequence uint64 `json:"sequence"` // of the newest fact in the ledger
+	Version  uint64 `json:"version" doc:"Counts facts. It is in the ETag, and goes into If-Match and ?after=."`
+	Sequence uint64 `json:"sequence" doc:"Of the newest fact in the ledger."`
 	// Trace is that of the operation's calls; for the log.
-	Trace string `json:"-"`
-	// NextPollAfter is in seconds; 0 means that polling shows nothing new.
-	NextPollAfter int `json:"next_poll_after"`
+	Trace         string `json:"-"`
+	NextPollAfter int    `json:"next_poll_after" doc:"Seconds; 0 means that reading again shows nothing new."`
 }
 
 // Tag is a caller's label.
@@ -78,23 +75,23 @@ type Tag struct {
 // GuaranteeView says what holds after a create whose answer was lost.
 type GuaranteeView struct {
 	Name  events.Guarantee `json:"name"`
-	Words string           `json:"words"`
+	Words string           `json:"words" doc:"The same in plain words."`
 }
 
 // AttemptsView counts create requests.
 type AttemptsView struct {
-	Permitted  uint64 `json:"permitted"`
-	NotSent    uint64 `json:"not_sent"`
-	Unresolved int    `json:"unresolved"` // may have made a job we do not know
+	Permitted  uint64 `json:"permitted" doc:"Create requests that were allowed out."`
+	NotSent    uint64 `json:"not_sent" doc:"Of those, never sent."`
+	Unresolved int    `json:"unresolved" doc:"Of those, may have made a job that is not known."`
 }
 
 // JobView is the remote job.
 type JobView struct {
 	ID          string       `json:"id"`
-	RemoteState string       `json:"remote_state,omitempty"` // the provider's word, cleaned
-	Class       events.Class `json:"class,omitempty"`
+	RemoteState string       `json:"remote_state,omitempty" doc:"The provider's word, cleaned."`
+	Class       events.Class `json:"class,omitempty" doc:"What the contract takes the provider's word for."`
 	Progress    string       `json:"progress,omitempty"`
-	Adopted     bool         `json:"adopted,omitempty"` // not created by us
+	Adopted     bool         `json:"adopted,omitempty" doc:"It was not created here."`
 	UpdatedAt   *time.Time   `json:"updated_at,omitempty"`
 }
 
@@ -102,8 +99,8 @@ type JobView struct {
 type CancelView struct {
 	Wished   bool       `json:"wished"`
 	At       *time.Time `json:"at,omitempty"`
-	Possible bool       `json:"possible"` // it may still come to it
-	TooLate  bool       `json:"too_late"`
+	Possible bool       `json:"possible" doc:"It may still come to it."`
+	TooLate  bool       `json:"too_late" doc:"The job had ended before."`
 }
 
 // DeadlinesView holds the absolute deadlines that run.
@@ -118,16 +115,16 @@ type DeadlinesView struct {
 // ProblemView is what the provider said went wrong, or the last trouble in
 // asking it.
 type ProblemView struct {
-	Code    string            `json:"code,omitempty"`
-	Message string            `json:"message,omitempty"`
-	Class   events.ErrorClass `json:"class,omitempty"`
+	Code    string            `json:"code,omitempty" doc:"The provider's."`
+	Message string            `json:"message,omitempty" doc:"The provider's words, cleaned and cut."`
+	Class   events.ErrorClass `json:"class,omitempty" doc:"What kind of trouble it is."`
 }
 
 // ResultView describes a collected result.
 type ResultView struct {
 	Size      uint64      `json:"size"`
 	MediaType string      `json:"media_type"`
-	SHA256    string      `json:"sha256"`
+	SHA256    string      `json:"sha256" doc:"Of the bytes, in hex."`
 	Checks    []CheckView `json:"checks,omitempty"`
 }
 
@@ -140,10 +137,10 @@ type CheckView struct {
 
 // Allowed is something the caller may do now.
 type Allowed struct {
-	Action    string                `json:"action"` // cancel, pause, resume (which ends a pause), decide
+	Action    string                `json:"action" doc:"cancel, pause, resume (which ends a pause) or decide."`
 	Method    string                `json:"method"`
 	Href      string                `json:"href"`
-	Decisions []events.DecisionKind `json:"decisions,omitempty"`
+	Decisions []events.DecisionKind `json:"decisions,omitempty" doc:"The kinds that fit the state."`
 
 	right Action // that it takes
 }

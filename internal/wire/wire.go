@@ -269,7 +269,7 @@ func (s *Service) RunDoors(ctx context.Context) error {
 // runDoors is RunDoors where the other roles do their work only once open is
 // closed. Until then it says so, and how the service is.
 func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
-	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Open: open, Refused: s.metrics.Refused}
+	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Open: open, Refused: s.metrics.Refused, Build: s.cfg.Build}
 	group, ctx := errgroup.WithContext(ctx)
 	if s.cfg.Roles.Any(Webhooks) {
 		options.Webhooks = s.hooks

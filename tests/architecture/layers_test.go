@@ -74,6 +74,7 @@ var house = laws{
 		"github.com/nats-io/nkeys":          {"internal/journal", "tests/..."},
 		"github.com/synadia-io/orbit.go":    {"internal/journal", "tests/..."},
 		"github.com/nats-io/nats-server":    {"internal/broker", "tests/..."},
+		"github.com/danielgtaylor/huma":     {"internal/api"},
 		"github.com/prometheus":             {"internal/telemetry"},
 		"github.com/anishathalye/porcupine": {"tests/..."},
 		"pgregory.net/rapid":                {"internal/journal/conformance", "tests/..."},

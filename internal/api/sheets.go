@@ -1,0 +1,344 @@
+package api
+
+import (
+	"net/http"
+	"reflect"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/counterfoil/counterfoil/internal/doctor"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+)
+
+// sheet is what the document says of a route, beyond what follows from the route's
+// line in the table.
+type sheet struct {
+	id, tag, title, text string
+
+	params  []string // by their names in params; the query takes no others
+	body    reflect.Type
+	answers []outcome
+	codes   []ingest.Code // beyond those that every route of its kind can answer
+}
+
+// outcome is one answer that is no problem.
+type outcome struct {
+	status int
+	text   string
+	body   reflect.Type // as JSON; nil: not so
+	media  string       // of what is answered instead, or beside JSON to who prefers it
+	always []string     // headers, by their names in headers
+	maybe  []string
+}
+
+// Names of parameters, of which some routes have one of another meaning under the
+// same name on the wire.
+const (
+	paramID         = "OperationID"
+	paramCode       = "Code"
+	paramProvider   = "HookProvider"
+	paramHookID     = "HookOperationID"
+	paramHookKey    = "HookKey"
+	paramKey        = "IdempotencyKey"
+	paramKeyMaybe   = "IdempotencyKeyOptional"
+	paramMatch      = "IfMatch"
+	paramMatchMaybe = "IfMatchOptional"
+	paramNoneMatch  = "IfNoneMatch"
+	paramPrefer     = "Prefer"
+	paramTrace      = "Traceparent"
+	paramWait       = "Wait"
+	paramAfter      = "AfterVersion"
+	paramUntil      = "Until"
+	paramWhose      = "Whose"
+	paramState      = "State"
+	paramOf         = "Provider"
+	paramSession    = "Session"
+	paramLimit      = "Limit"
+	paramCursor     = "Cursor"
+	paramAfterEntry = "AfterEntry"
+	paramEntries    = "Entries"
+	paramUnaccepted = "Unaccepted"
+	paramFile       = "File"
+	paramProbe      = "Probe"
+)
+
+// params are the parameters that routes have.
+func params() map[string]*huma.Param {
+	text := func(s huma.Schema) *huma.Schema { s.Type = huma.TypeString; return &s }
+	number := func(from, to float64) *huma.Schema {
+		return &huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: &from, Maximum: &to}
+	}
+	length := func(n int) *int { return &n }
+	const id = "^[a-z0-9_]{1,64}$"
+	const key = "Made by you, one for each intent, kept, and sent with every try: 1 to 255 visible ASCII characters, bare or as a structured-field string in quotes (draft-ietf-httpapi-idempotency-key-header-07). It never expires."
+	keySchema := text(huma.Schema{MinLength: length(1), MaxLength: length(2*ingest.MaxKey + 2), Examples: []any{`"8e03978e-40d5-43e8-bc93-6894a57f9324"`}})
+	const match = `The ETag of the operation as it was answered, or its version such as "v7". What counts is the version.`
+	return map[string]*huma.Param{
+		paramID:         {Name: "id", In: "path", Required: true, Description: "An operation's id, as it was answered.", Schema: text(huma.Schema{Pattern: id, Examples: []any{"op_mq5r4kqzixmvs5pa4yfvhhw3yyz2zcws"}})},
+		paramCode:       {Name: "code", In: "path", Required: true, Description: "The code of a problem.", Schema: text(huma.Schema{Pattern: "^[a-z_]+$"})},
+		paramProvider:   {Name: "provider", In: "path", Required: true, Description: "The provider that calls.", Schema: text(huma.Schema{Pattern: "^[a-z0-9_-]{1,64}$"})},
+		paramHookID:     {Name: "id", In: "path", Required: true, Description: "The operation that the address was made for.", Schema: text(huma.Schema{})},
+		paramHookKey:    {Name: "key", In: "query", Description: "The address's own key, as it was given to the provider. The address counts only with it.", Schema: text(huma.Schema{})},
+		paramKey:        {Name: "Idempotency-Key", In: "header", Required: true, Description: key, Schema: keySchema},
+		paramKeyMaybe:   {Name: "Idempotency-Key", In: "header", Description: key, Schema: keySchema},
+		paramMatch:      {Name: "If-Match", In: "header", Required: true, Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
+		paramMatchMaybe: {Name: "If-Match", In: "header", Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
+		paramNoneMatch:  {Name: "If-None-Match", In: "header", Description: "ETags that you have. If one of them is current the answer is 304; for an operation with a wait it is so only once the wait has ended.", Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
+		paramPrefer:     {Name: "Prefer", In: "header", Description: "wait=N: wait up to N seconds for the answer, at most " + strconv.Itoa(int(ingest.MaxWait.Seconds())) + " (RFC 7240).", Schema: text(huma.Schema{Examples: []any{"wait=30"}})},
+		paramTrace:      {Name: "traceparent", In: "header", Description: "W3C trace context; the operation's calls are part of that trace.", Schema: text(huma.Schema{Examples: []any{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}})},
+		paramWait:       {Name: "wait", In: "query", Description: "Seconds to wait for news, of which at most " + strconv.Itoa(int(ingest.MaxWait.Seconds())) + " are waited.", Schema: number(0, 1<<31)},
+		paramAfter:      {Name: "after", In: "query", Description: "The version that you have: the answer is 304 unless there is another.", Schema: number(0, 1<<62)},
+		paramUntil:      {Name: "until", In: "query", Description: "Wait for the end, or a stop that waits for a decision, instead of any news. done is the same.", Schema: text(huma.Schema{Enum: []any{"terminal", "done"}})},
+		paramWhose:      {Name: "of", In: "query", Description: "Whose operations: your principal's, those of your team, or everybody's; the latter two need a scope.", Schema: text(huma.Schema{Enum: []any{"own", "team", "all"}})},
+		paramState:      {Name: "state", In: "query", Description: "Only operations in this state.", Schema: text(huma.Schema{Enum: anys(ingest.States())})},
+		paramOf:         {Name: "provider", In: "query", Description: "Only operations with this provider.", Schema: text(huma.Schema{Pattern: "^[a-z0-9_-]{1,64}$"})},
+		paramSession:    {Name: "session", In: "query", Description: "The newest operations with this session label, in one page without a cursor.", Schema: text(huma.Schema{MaxLength: length(ingest.MaxText)})},
+		paramLimit:      {Name: "limit", In: "query", Description: "Operations on a page, " + strconv.Itoa(ingest.DefaultPage) + " if it is left out.", Schema: number(1, ingest.MaxPage)},
+		paramCursor:     {Name: "cursor", In: "query", Description: "next_cursor of the page before, with the same filter.", Schema: text(huma.Schema{})},
+		paramAfterEntry: {Name: "after", In: "query", Description: "Only facts after this seq.", Schema: number(0, 1<<62)},
+		paramEntries:    {Name: "limit", In: "query", Description: "Facts on a page, " + strconv.Itoa(ingest.DefaultTimeline) + " if it is left out.", Schema: number(0, ingest.MaxTimeline)},
+		paramUnaccepted: {Name: "unaccepted", In: "query", Description: "true: give the result although a check of it failed.", Schema: &huma.Schema{Type: huma.TypeBoolean}},
+		paramFile:       {Name: "file", In: "query", Description: "One file of a result of several, by its name or its place from 0.", Schema: text(huma.Schema{})},
+		paramProbe:      {Name: "probe", In: "query", Description: "true: have every provider called, too.", Schema: &huma.Schema{Type: huma.TypeBoolean}},
+	}
+}
+
+func anys[T any](list []T) []any {
+	out := make([]any, len(list))
+	for i, v := range list {
+		out[i] = v
+	}
+	return out
+}
+
+// headers are the headers of answers that a caller can use.
+func headers() map[string]string {
+	return map[string]string{
+		"ETag":                "Names what is shown.",
+		"Retry-After":         "Seconds after which asking again may show something new, or may succeed.",
+		"Location":            "Where the thing that was made is found.",
+		"Content-Location":    "The operation that the body shows.",
+		"Idempotent-Replayed": "true: the key had done this before, and nothing was done now.",
+		"Preference-Applied":  "The wait that was applied.",
+		"Vary":                "The request headers that the answer depends on.",
+		"Link":                "Links (RFC 8288): this description, and next where a list goes on.",
+		"Cache-Control":       "How long and by whom the answer may be kept.",
+		"Content-Digest":      "The digest of the bytes (RFC 9530).",
+		"WWW-Authenticate":    "How to authenticate.",
+		"Accept-Post":         "The media types that a POST takes.",
+	}
+}
+
+func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
+
+// showing answers with an operation.
+func showing(status int, text string, maybe ...string) outcome {
+	return outcome{status: status, text: text, body: typeOf[ingest.View](), always: []string{"ETag"}, maybe: append(maybe, "Retry-After")}
+}
+
+func same(text string, maybe ...string) outcome {
+	return outcome{status: http.StatusNotModified, text: text, always: []string{"ETag"}, maybe: maybe}
+}
+
+func submitSheet() sheet {
+	return sheet{
+		id: "submitOperation", tag: tagOperations, title: "Submit an operation",
+		text:   "Records what is asked for before anything is done about it, and answers at once. The same request under the same key never acts again: it is answered with the operation as it now stands.",
+		params: []string{paramKey, paramTrace}, body: typeOf[ingest.SubmitBody](),
+		answers: []outcome{
+			{status: http.StatusAccepted, text: "Recorded; the job is yet to be made.", body: typeOf[ingest.View](), always: []string{"ETag", "Location"}, maybe: []string{"Retry-After"}},
+			{status: http.StatusOK, text: "The key named this operation before.", body: typeOf[ingest.View](), always: []string{"ETag", "Content-Location"}, maybe: []string{"Retry-After", "Idempotent-Replayed"}},
+		},
+		codes: []ingest.Code{ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden},
+	}
+}
+
+func listSheet() sheet {
+	return sheet{
+		id: "listOperations", tag: tagOperations, title: "List your operations, newest first",
+		text:    "A page may be short or empty with more to come: next_cursor says so. The newest facts of an operation may not be in yet; GET of the operation has them.",
+		params:  []string{paramWhose, paramState, paramOf, paramSession, paramLimit, paramCursor},
+		answers: []outcome{{status: http.StatusOK, text: "A page.", body: typeOf[ingest.Page](), maybe: []string{"Link"}}},
+		codes:   []ingest.Code{ingest.CodeCursorInvalid, ingest.CodeForbidden},
+	}
+}
+
+func getSheet() sheet {
+	return sheet{
+		id: "getOperation", tag: tagOperations, title: "Read an operation, or wait for news of it",
+		text:   "With Prefer: wait=N and If-None-Match, or ?wait=N&after=VERSION, it is answered once there is news, and 304 if there is none in time. With until=terminal it is answered once waiting is over (done is true).",
+		params: []string{paramID, paramWait, paramAfter, paramUntil, paramPrefer, paramNoneMatch},
+		answers: []outcome{
+			{status: http.StatusOK, text: "The operation as it is now.", body: typeOf[ingest.View](), always: []string{"ETag", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
+			{status: http.StatusNotModified, text: "It is as you have it.", always: []string{"ETag", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
+		},
+	}
+}
+
+func timelineSheet() sheet {
+	return sheet{
+		id: "getTimeline", tag: tagOperations, title: "Read what happened, oldest first",
+		text:   "Every fact of the operation, who caused it, and what it did.",
+		params: []string{paramID, paramAfterEntry, paramEntries},
+		answers: []outcome{
+			{status: http.StatusOK, text: "A page of facts.", body: typeOf[ingest.TimelinePage](), always: []string{"ETag"}, maybe: []string{"Link"}},
+		},
+	}
+}
+
+func resultSheet() sheet {
+	return sheet{
+		id: "getResult", tag: tagOperations, title: "Read the result",
+		text:   "The provider's bytes, in its media type, as they were collected.",
+		params: []string{paramID, paramUnaccepted, paramFile, paramNoneMatch},
+		answers: []outcome{
+			{status: http.StatusOK, text: "The result.", media: "*/*", always: []string{"ETag", "Content-Digest", "Cache-Control"}},
+			same("It is what you have."),
+		},
+		codes: []ingest.Code{ingest.CodeResultNotReady, ingest.CodeNoResult, ingest.CodeResultNotAccepted, ingest.CodeResultUnavailable},
+	}
+}
+
+func cancelSheet() sheet {
+	return sheet{
+		id: "cancelOperation", tag: tagOperations, title: "Ask for an operation's cancellation",
+		text:   "A wish: only the provider's word makes it cancelled, and the job may still end in another way.",
+		params: []string{paramID, paramKeyMaybe, paramMatchMaybe}, body: typeOf[ingest.WhyBody](),
+		answers: []outcome{showing(http.StatusAccepted, "The wish is recorded and served."), showing(http.StatusOK, "Nothing is on its way: it is cancelled, or cannot be any more.")},
+		codes: []ingest.Code{
+			ingest.CodeKeyInvalid, ingest.CodePreconditionInvalid, ingest.CodeStale, ingest.CodeAlreadyTerminal, ingest.CodeCancelUnsupported, ingest.CodeNewerVersion,
+		},
+	}
+}
+
+func decideSheet() sheet {
+	return sheet{
+		id: "decideOperation", tag: tagOperations, title: "Decide what automation must not",
+		text:   "On the very state that was seen: If-Match says which.",
+		params: []string{paramID, paramKey, paramMatch}, body: typeOf[ingest.DecideBody](),
+		answers: []outcome{
+			{status: http.StatusCreated, text: "Recorded.", body: typeOf[ingest.View](), always: []string{"ETag", "Location"}, maybe: []string{"Retry-After"}},
+			{status: http.StatusOK, text: "The key had recorded this decision before.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Idempotent-Replayed"}, maybe: []string{"Retry-After"}},
+		},
+		codes: []ingest.Code{
+			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePrecondition, ingest.CodePreconditionInvalid, ingest.CodeStale,
+			ingest.CodeDecisionNotAllowed, ingest.CodeRiskNotAccepted, ingest.CodeJobOwned, ingest.CodeAlreadyTerminal, ingest.CodeNewerVersion, ingest.CodeAccountNotAllowed,
+		},
+	}
+}
+
+func pauseSheet() sheet {
+	s := restSheet()
+	s.id, s.title = "pauseOperation", "Rest an operation's creates and collections"
+	s.text = "Cancels, look-ups, reads and deadlines go on. One that is paused stays as it is."
+	return s
+}
+
+func resumeSheet() sheet {
+	s := restSheet()
+	s.id, s.title = "resumeOperation", "End an operation's pause"
+	s.text = "One that is not paused stays as it is. It is not the decision of kind resume, which watches a job again after a deadline."
+	return s
+}
+
+func restSheet() sheet {
+	return sheet{
+		tag: tagOperations, params: []string{paramID, paramKeyMaybe, paramMatchMaybe}, body: typeOf[ingest.WhyBody](),
+		answers: []outcome{showing(http.StatusOK, "The operation as it is now.", "Idempotent-Replayed")},
+		codes: []ingest.Code{
+			ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePreconditionInvalid, ingest.CodeStale, ingest.CodeAlreadyTerminal, ingest.CodeNewerVersion,
+		},
+	}
+}
+
+func holdsSheet() sheet {
+	return sheet{
+		id: "listHolds", tag: tagHolds, title: "List the holds in force", text: "For operators.",
+		answers: []outcome{{status: http.StatusOK, text: "The holds.", body: typeOf[ingest.HoldList]()}},
+		codes:   []ingest.Code{ingest.CodeOperatorOnly},
+	}
+}
+
+func holdSheet() sheet {
+	return sheet{
+		id: "placeHold", tag: tagHolds, title: "Hold a provider, or all of them",
+		text:   "For operators. The same hold again changes nothing, and a stronger one takes the place of a weaker.",
+		params: []string{paramKeyMaybe}, body: typeOf[ingest.HoldBody](),
+		answers: []outcome{
+			{status: http.StatusCreated, text: "The hold is in force.", body: typeOf[ingest.HoldView](), always: []string{"Location"}},
+			{status: http.StatusOK, text: "It was in force before.", body: typeOf[ingest.HoldView](), maybe: []string{"Idempotent-Replayed"}},
+		},
+		codes: []ingest.Code{ingest.CodeOperatorOnly, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeHoldStronger},
+	}
+}
+
+func releaseSheet() sheet {
+	return sheet{
+		id: "releaseHold", tag: tagHolds, title: "Release a hold",
+		text:   "For operators. The hold on all providers and those on single ones are released each by itself.",
+		params: []string{paramKeyMaybe}, body: typeOf[ingest.ReleaseBody](),
+		answers: []outcome{{status: http.StatusOK, text: "It is released; was tells what it was.", body: typeOf[ingest.HoldView](), maybe: []string{"Idempotent-Replayed"}}},
+		codes:   []ingest.Code{ingest.CodeOperatorOnly, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeNotHeld},
+	}
+}
+
+func capabilitiesSheet() sheet {
+	return sheet{
+		id: "getCapabilities", tag: tagService, title: "Read what you may ask for",
+		text:    "Providers of which you may use an account, what each promises, and the bounds of requests.",
+		answers: []outcome{{status: http.StatusOK, text: "What you may do.", body: typeOf[ingest.Capabilities](), always: []string{"Cache-Control", "Vary"}}},
+	}
+}
+
+func doctorSheet() sheet {
+	return sheet{
+		id: "getReport", tag: tagService, title: "Have the service looked at",
+		text:   "For operators: it tells of every principal's operations.",
+		params: []string{paramProbe},
+		answers: []outcome{
+			{status: http.StatusOK, text: "What was seen.", body: typeOf[doctor.Report]()},
+		},
+		codes: []ingest.Code{ingest.CodeOperatorOnly},
+	}
+}
+
+// status is a body of one word.
+type status struct {
+	Status string `json:"status" example:"ok"`
+}
+
+func aliveSheet() sheet {
+	return sheet{
+		id: "getHealth", tag: tagService, title: "Ask whether the process is alive", text: "Whatever it depends on.",
+		answers: []outcome{{status: http.StatusOK, text: "It is.", body: typeOf[status]()}},
+	}
+}
+
+func readySheet() sheet {
+	return sheet{
+		id: "getReadiness", tag: tagService, title: "Ask whether the service can do its work",
+		text: "The one answer that is no success and no problem document: 503 has the same report.",
+		answers: []outcome{
+			{status: http.StatusOK, text: "It can.", body: typeOf[anyObject]()},
+			{status: http.StatusServiceUnavailable, text: "It cannot; the report says why.", body: typeOf[anyObject]()},
+		},
+	}
+}
+
+func hookSheet() sheet {
+	return sheet{
+		id: "receiveWebhook", tag: tagProviders, title: "Take a provider's event",
+		text:    "For providers, not for agents. The body is signed as the provider's contract says; it is answered as taken only once it is stored.",
+		params:  []string{paramProvider},
+		answers: []outcome{{status: http.StatusOK, text: "It is stored.", body: typeOf[status]()}},
+		codes:   []ingest.Code{ingest.CodeNotFound, ingest.CodeSignatureInvalid, ingest.CodeBodyTooLarge},
+	}
+}
+
+func operationHookSheet() sheet {
+	s := hookSheet()
+	s.id, s.title = "receiveOperationWebhook", "Take a provider's event about one operation"
+	s.params = []string{paramProvider, paramHookID, paramHookKey}
+	return s
+}
