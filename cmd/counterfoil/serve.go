@@ -305,7 +305,7 @@ func (l *local) keys(path string, now time.Time) (*ingest.Keys, error) {
 		}
 		l.newKey = bearer
 	}
-	return ingest.OpenKeys(path)
+	return ingest.OpenKeys(path, time.Now)
 }
 
 // close lets go of everything, in the reverse order of opening.

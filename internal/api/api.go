@@ -435,6 +435,9 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 	switch {
 	case errors.As(err, &refusal):
 		args = append(args, "code", refusal.Code)
+		if refusal.Key != "" {
+			args = append(args, "key", refusal.Key, "key_state", refusal.KeyState)
+		}
 		if refusal.Operation != "" {
 			args = append(args, "operation", refusal.Operation)
 		}

@@ -211,7 +211,7 @@ func (h *harness) over(store journal.Store) *harness {
 		}
 		h.bearer[who.name] = bearer
 	}
-	keys, err := ingest.OpenKeys(path)
+	keys, err := ingest.OpenKeys(path, h.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -205,6 +205,8 @@ type Refusal struct {
 	State      projections.Phase
 	Allowed    []string      // values that would have been taken
 	Requires   Scope         // the scope that the caller's key lacks
+	Key        string        // id of a key that was the right one once; for the log alone
+	KeyState   string        // why it is not any more; for the log alone
 	RetryAfter time.Duration // 0: none to name
 	Provider   *ProblemView  // what the provider said, for no_result and result_unavailable
 }

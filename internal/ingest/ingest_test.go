@@ -184,7 +184,7 @@ func TestKeysFile(t *testing.T) {
 	if len(secret) != 43 || strings.Contains(string(text), secret) {
 		t.Errorf("secret %d characters; file %s", len(secret), text)
 	}
-	keys, err := OpenKeys(path)
+	keys, err := OpenKeys(path, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestKeysFile(t *testing.T) {
 		if !errors.As(err, &k) || !strings.Contains(err.Error(), spoil.says) {
 			t.Errorf("%s: %v", spoil.says, err)
 		}
-		if _, openErr := OpenKeys(path); openErr == nil || strings.Contains(err.Error(), key.SHA256) {
+		if _, openErr := OpenKeys(path, time.Now); openErr == nil || strings.Contains(err.Error(), key.SHA256) {
 			t.Errorf("%s: %v", spoil.says, openErr)
 		}
 		if err := os.Chmod(path, 0o600); err != nil {

@@ -72,7 +72,7 @@ func TestOperatorRight(t *testing.T) {
 	if got := operators(t, path); got != "local" {
 		t.Errorf("operators of an old file %q", got)
 	}
-	keys, err := OpenKeys(path)
+	keys, err := OpenKeys(path, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestDisableKey(t *testing.T) {
 	two, bearer2 := newKey(t, random, "local", false)
 	path := filepath.Join(t.TempDir(), "keys.jsonl")
 	addKeys(t, path, one, two)
-	keys, err := OpenKeys(path)
+	keys, err := OpenKeys(path, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

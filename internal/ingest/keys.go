@@ -46,7 +46,13 @@ type Key struct {
 	Scopes []Scope `json:"scopes,omitzero"`
 	// Team is the team of the principal; "" leaves it at what an earlier line says.
 	Team string `json:"team,omitzero"`
+	// Expires is when the key stops to count; zero means never.
+	Expires time.Time `json:"expires,omitzero"`
 }
+
+// Expired says whether the key has stopped to count. It goes by this machine's
+// clock: where that is set back the key counts again.
+func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
 // Operates says whether the key has the operator's right.
 func (k Key) Operates() bool { return k.Operator != nil && *k.Operator }
@@ -161,7 +167,7 @@ func readKeys(path string) ([]Key, error) {
 		var k Key
 		if err := json.Unmarshal(line, &k, json.RejectUnknownMembers(true)); err != nil {
 			// The library's text could show the line, and so a digest.
-			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\",\"operator\",\"scopes\",\"team\"}", path, i+1)
+			return nil, fmt.Errorf("%s:%d: not a key: want {\"id\",\"principal\",\"sha256\",\"created\",\"disabled\",\"operator\",\"scopes\",\"team\",\"expires\"}", path, i+1)
 		}
 		if problem := k.problem(); problem != "" {
 			return nil, fmt.Errorf("%s:%d: %s", path, i+1, problem)
@@ -201,11 +207,13 @@ func (k Key) problem() string {
 // safe for concurrent use.
 type Keys struct {
 	path string
+	now  func() time.Time
 
 	mu    sync.Mutex
 	stamp stamp          // of the file keys was read from; guarded by mu
 	keys  map[string]Key // guarded by mu
 	teams Teams          // replaced whole; guarded by mu
+	used  map[string]time.Time // by id, and not noted yet; guarded by mu
 }
 
 // stamp tells one version of the file from the next. An editor that writes in
@@ -217,9 +225,10 @@ type stamp struct {
 	mode     fs.FileMode
 }
 
-// OpenKeys reads the file. It fails if others can read it, or a line is wrong.
-func OpenKeys(path string) (*Keys, error) {
-	k := &Keys{path: path}
+// OpenKeys reads the file. It fails if others can read it, or a line is wrong. now
+// is what keys expire by.
+func OpenKeys(path string, now func() time.Time) (*Keys, error) {
+	k := &Keys{path: path, now: now, used: map[string]time.Time{}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.refreshLocked(); err != nil {
@@ -275,14 +284,26 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 	}
 	sum := sha256.Sum256([]byte(secret))
 	equal := subtle.ConstantTimeCompare(sum[:], want) == 1
-	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") || key.Disabled {
+	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") {
 		return Caller{}, refused
 	}
-	return Caller{Principal: key.Principal, KeyID: key.ID, Operator: key.Operates(), Scopes: key.May(), Teams: k.teams}, nil
+	now := k.now()
+	switch {
+	case key.Disabled:
+		refused.Key, refused.KeyState = key.ID, "disabled"
+		return Caller{}, refused
+	case key.Expired(now):
+		refused.Key, refused.KeyState = key.ID, "expired"
+		return Caller{}, refused
+	}
+	k.used[key.ID] = now
+	return Caller{
+		Principal: key.Principal, KeyID: key.ID, Operator: key.Operates(), Scopes: key.May(), Teams: k.teams, Expires: key.Expires,
+	}, nil
 }
 
 // Unauthenticated refuses a caller without telling why: a key that is unknown,
-// wrong, disabled or denied gets the same words.
+// wrong, disabled, expired or denied gets the same words.
 func Unauthenticated() *Refusal {
 	return &Refusal{Code: CodeUnauthenticated, Detail: "send Authorization: Bearer cf_… with a key of this installation"}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/counterfoil/counterfoil/internal/contract"
 )
@@ -120,6 +121,7 @@ type Caller struct {
 	// scopes: what audit allows, and of what admin allows the holds and the probes.
 	Operator bool
 	Scopes   []Scope
+	Expires  time.Time // of the key; zero if it does not
 	// Teams as they are now. The team of an operation is that of its principal,
 	// so that it need not be stored and moves with the principal.
 	Teams Teams

@@ -237,7 +237,7 @@ func (s *Setup) files(roles wire.Roles) (err error) {
 		if o.Keys == "" {
 			return usage("--keys: name the file of API keys")
 		}
-		if c.Keys, err = ingest.OpenKeys(o.Keys); err != nil {
+		if c.Keys, err = ingest.OpenKeys(o.Keys, c.Clock.Now); err != nil {
 			return &Error{Err: err, Hint: "counterfoil key add --keys FILE makes it with a first key"}
 		}
 	}

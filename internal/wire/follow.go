@@ -294,7 +294,9 @@ type denying struct {
 func (d denying) Authenticate(header []string) (ingest.Caller, error) {
 	caller, err := d.keys.Authenticate(header)
 	if err == nil && d.table().denied[caller.KeyID] {
-		return ingest.Caller{}, ingest.Unauthenticated()
+		refused := ingest.Unauthenticated()
+		refused.Key, refused.KeyState = caller.KeyID, "denied"
+		return ingest.Caller{}, refused
 	}
 	return caller, err
 }

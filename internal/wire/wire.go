@@ -284,6 +284,7 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	}
 	if s.cfg.Roles.Any(Ingest) {
 		options.Service, options.Keys, options.Doctor = s.ingest, denying{s.cfg.Keys, s.cfg.Credentials.table}, s.Doctor()
+		group.Go(func() error { return s.cfg.Keys.RunUses(ctx, s.cfg.Clock, s.cfg.Log) })
 	}
 	group.Go(func() error { return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log) })
 	return group.Wait()

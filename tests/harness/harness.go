@@ -274,7 +274,7 @@ func (h *House) Start() {
 		must(ingest.AddKey(keyFile, key))
 		h.Bearer = bearer
 	}
-	keys, err := ingest.OpenKeys(keyFile)
+	keys, err := ingest.OpenKeys(keyFile, time.Now)
 	must(err)
 
 	listener, admin := simulator.NewMemoryListener(), simulator.NewMemoryListener()
