@@ -23,7 +23,8 @@ func (a *app) keyCommand() *cobra.Command {
 		Long: `Make, list and disable API keys. The commands work on DATA/keys.jsonl, whether or
 not the service runs; one that runs sees a change at the next request. Comments
 in the file do not survive a change. With --keys FILE they work on that file
-instead, which key add makes if it is not there.`,
+instead, which key add makes if it is not there. counterfoil principal works on the
+same file and also says what a key may do, and when it ends.`,
 		Args: known, SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -158,17 +159,7 @@ func (a *app) keyDisable() *cobra.Command {
 			if _, err := fmt.Fprintf(a.stdout, "key %s of principal %s is disabled\n", key.ID, key.Principal); err != nil {
 				return err
 			}
-			list, err := ingest.ListKeys(path)
-			if err != nil {
-				return err
-			}
-			for _, k := range list {
-				if k.Operates() && !k.Disabled {
-					return nil
-				}
-			}
-			fmt.Fprintln(a.stderr, "no operator is left: counterfoil key add --operator makes one")
-			return nil
+			return a.warnNoOperator(path)
 		},
 	}
 	keys.flags(cmd)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
@@ -84,3 +85,51 @@ func changeKeys(path string, change func([]Key) ([]Key, error)) (err error) {
 	}
 	return errors.Join(dir.Sync(), dir.Close())
 }
+
+// ErrNoPrincipal says that the file has no key of a principal.
+var ErrNoPrincipal = errors.New("no such principal")
+
+// RevokePrincipal disables every key of a principal, all in one change of the
+// file, and gives them. Its operations stay its own. Crashes leave the file as it
+// was or all of them disabled.
+func RevokePrincipal(path, principal string) ([]Key, error) {
+	var found []Key
+	err := changeKeys(path, func(list []Key) ([]Key, error) {
+		for i := range list {
+			if list[i].Principal == principal {
+				list[i].Disabled = true
+				found = append(found, list[i])
+			}
+		}
+		if len(found) == 0 {
+			return nil, fmt.Errorf("%w: %.80q", ErrNoPrincipal, principal)
+		}
+		return list, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("revoke a principal in %s: %w", path, err)
+	}
+	return found, nil
+}
+
+// ParseExpiry reads when a key ends: "90d", "12h", or a time with a zone. It must
+// be later than now.
+func ParseExpiry(text string, now time.Time) (time.Time, error) {
+	wish, problem := parseWish(text)
+	if problem != nil {
+		return time.Time{}, errors.New(problem.Message)
+	}
+	at := wish.At
+	if at.IsZero() {
+		if wish.Length > longestExpiry {
+			return time.Time{}, fmt.Errorf("must be at most %s from now; leave it out for a key that does not end", span(longestExpiry))
+		}
+		at = now.Add(wish.Length)
+	}
+	if !at.After(now) {
+		return time.Time{}, fmt.Errorf("must be later than now, %s", now.UTC().Format(time.RFC3339))
+	}
+	return at.UTC().Truncate(time.Second), nil
+}
+
+const longestExpiry = 100 * 365 * 24 * time.Hour

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,8 +55,10 @@ type Key struct {
 // clock: where that is set back the key counts again.
 func (k Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
-// Operates says whether the key has the operator's right.
-func (k Key) Operates() bool { return k.Operator != nil && *k.Operator }
+// Operates says whether the key has the operator's right, also by a scope.
+func (k Key) Operates() bool {
+	return k.Operator != nil && *k.Operator || slices.Contains(k.Scopes, ScopeAdmin)
+}
 
 // May lists what the key may do, beside the operator's right.
 func (k Key) May() []Scope {
@@ -98,6 +101,9 @@ func NewKey(random io.Reader, principal string, operator bool, now time.Time) (K
 // replaced whole: a crash leaves the old one or the new one, and in the latter
 // case a key whose secret nobody saw, which can be disabled or left.
 func AddKey(path string, key Key) error {
+	if problem := key.problem(); problem != "" {
+		return errors.New("add a key: " + problem)
+	}
 	err := changeKeys(path, func(list []Key) ([]Key, error) {
 		for _, k := range list {
 			if k.ID == key.ID {
@@ -210,9 +216,9 @@ type Keys struct {
 	now  func() time.Time
 
 	mu    sync.Mutex
-	stamp stamp          // of the file keys was read from; guarded by mu
-	keys  map[string]Key // guarded by mu
-	teams Teams          // replaced whole; guarded by mu
+	stamp stamp                // of the file keys was read from; guarded by mu
+	keys  map[string]Key       // guarded by mu
+	teams Teams                // replaced whole; guarded by mu
 	used  map[string]time.Time // by id, and not noted yet; guarded by mu
 }
 
