@@ -91,6 +91,7 @@ type route struct {
 	method, path string
 	body         bodyRule
 	open         bool // no key needed
+	either       bool // with a key it says more than without
 	handle       func(context.Context, *call) (answer, error)
 	sheet        sheet
 	query        []string // parameters it takes
@@ -123,6 +124,10 @@ type handler struct {
 	// document gives what api describes as it is sent. Most processes are never
 	// asked for it, so it is written when one is.
 	document func() page
+	// For capabilities: which routes there are, "GET /v1/holds", and those that say
+	// more without a key.
+	serves    map[string]bool
+	documents []string
 }
 
 func (h *handler) routes() []route {
@@ -157,6 +162,7 @@ func (h *handler) routes() []route {
 			post("/v1/holds/release", bodyJSON, h.release, releaseSheet()),
 			get("/v1/capabilities", false, h.capabilities, capabilitiesSheet()),
 		)
+		list[len(list)-1].either = true
 	}
 	if h.o.Doctor != nil {
 		list = append(list, get("/v1/doctor", false, h.doctor, doctorSheet()))
@@ -174,11 +180,15 @@ func (h *handler) routes() []route {
 func Handler(o Options) http.Handler { return newHandler(o) }
 
 func newHandler(o Options) *handler {
-	h := &handler{o: o, mux: http.NewServeMux()}
+	h := &handler{o: o, mux: http.NewServeMux(), serves: map[string]bool{}}
 	h.api = newAPI(h.mux, o.Build)
 	doc := h.api.OpenAPI()
 	methods := map[string][]string{}
 	for _, r := range h.routes() {
+		h.serves[r.method+" "+r.path] = true
+		if r.open && r.method == http.MethodGet && !strings.Contains(r.path, "{") {
+			h.documents = append(h.documents, r.path)
+		}
 		r.query = queryOf(r.sheet, doc.Components.Parameters)
 		op := r.describe(doc)
 		doc.AddOperation(op)
@@ -251,7 +261,7 @@ func (h *handler) at(pattern string, serve func(*call, http.ResponseWriter) erro
 }
 
 func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
-	if !route.open {
+	if !route.open && (!route.either || len(c.r.Header["Authorization"]) > 0) {
 		caller, err := h.o.Keys.Authenticate(c.r.Header["Authorization"])
 		if err != nil {
 			return err

@@ -376,7 +376,7 @@ func TestKeysFileBroken(t *testing.T) {
 	h := newHarness(t)
 	o := Options{Service: h.service, Log: logInto(h.log), Now: h.clock.Now, Keys: brokenKeys{}}
 	w := httptest.NewRecorder()
-	documented(t, o).ServeHTTP(w, httptest.NewRequest("GET", "/v1/capabilities", nil))
+	documented(t, o).ServeHTTP(w, httptest.NewRequest("GET", "/v1/operations", nil))
 	if w.Code != 503 || strings.Contains(w.Body.String(), "canary") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -673,7 +673,7 @@ func TestRefused(t *testing.T) {
 	h := newHarness(t)
 	var log bytes.Buffer
 	o := Options{Service: h.service, Keys: brokenKeys{}, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: h.clock.Now, Refused: func(code ingest.Code) { h.refused = append(h.refused, code) }}
-	for _, path := range []string{"/v1/capabilities", "/nothing", "/healthz"} {
+	for _, path := range []string{"/v1/operations", "/nothing", "/healthz"} {
 		documented(t, o).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
 	}
 	if want := []ingest.Code{ingest.CodeKeysUnavailable, ingest.CodeNotFound}; !slices.Equal(h.refused, want) {

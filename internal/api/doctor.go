@@ -11,16 +11,17 @@ import (
 // doctor looks at the service. It is not for everyone, since it tells of every
 // principal's operations and, with ?probe=true, has providers called.
 func (h *handler) doctor(ctx context.Context, c *call) (answer, error) {
-	if refusal := c.caller.May(ingest.Right{Action: ingest.ActReport}); refusal != nil {
+	probe, action := c.q.Get("probe"), ingest.ActReport
+	if probe == "true" {
+		action = ingest.ActProbe
+	}
+	if refusal := c.caller.May(ingest.Right{Action: action}); refusal != nil {
 		return answer{}, refusal
 	}
 	var r doctor.Request
-	switch c.q.Get("probe") {
+	switch probe {
 	case "", "false":
 	case "true":
-		if refusal := c.caller.May(ingest.Right{Action: ingest.ActProbe}); refusal != nil {
-			return answer{}, refusal
-		}
 		r.Probe = true
 	default:
 		return answer{}, parameter("probe", ingest.FieldNotAllowed, "must be true or false", "true", "false")

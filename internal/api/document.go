@@ -196,9 +196,12 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 		Method: r.method, Path: r.path, OperationID: s.id, Tags: []string{s.tag}, Summary: s.title, Description: s.text,
 		Responses: map[string]*huma.Response{},
 	}
-	if r.open {
+	switch {
+	case r.open:
 		op.Security = []map[string][]string{{}}
-	} else {
+	case r.either:
+		op.Security = []map[string][]string{{}, {"key": {}}}
+	default:
 		op.Security = []map[string][]string{{"key": {}}}
 	}
 	for _, name := range s.params {

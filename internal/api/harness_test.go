@@ -131,6 +131,7 @@ type harness struct {
 	refused  []ingest.Code
 	skew     time.Duration
 	doctor   *doctor.Doctor
+	keys     string        // the keys file
 	open     chan struct{} // see Options.Open
 }
 
@@ -179,6 +180,7 @@ func (h *harness) over(store journal.Store) *harness {
 		Journal: h.journal, Directory: d, Secrets: secrets, Clock: h.clock, Source: "/webhooks/1",
 	})
 	path := filepath.Join(t.TempDir(), "keys")
+	h.keys = path
 	random := rand.NewChaCha8([32]byte{1})
 	for _, who := range []string{"alice", "bob", "guest"} {
 		key, bearer, err := ingest.NewKey(random, who, who == "alice", h.clock.Now())

@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -311,11 +314,26 @@ func (h *handler) decide(ctx context.Context, c *call) (answer, error) {
 	return a, nil
 }
 
+// capabilities tells what may be asked for, and of what anybody may know where no
+// key was shown.
 func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
-	return answer{
-		status: http.StatusOK, body: h.o.Service.Capabilities(c.caller),
-		header: map[string]string{"Cache-Control": "private, max-age=60", "Vary": "Authorization"},
-	}, nil
+	shown := h.o.Service.PublicCapabilities()
+	if c.caller.Principal != "" {
+		shown = h.o.Service.Capabilities(c.caller)
+	}
+	shown.Documents = h.documents
+	shown.Actions = slices.DeleteFunc(shown.Actions, func(a ingest.ActionView) bool {
+		path, _, _ := strings.Cut(a.Href, "?")
+		return !h.serves[a.Method+" "+path]
+	})
+	text, err := json.Marshal(shown)
+	if err != nil {
+		return answer{}, fmt.Errorf("write the capabilities: %w", err)
+	}
+	p := newPage(jsonType, append(text, '\n'))
+	a, err := p.answer(c)
+	a.header["Cache-Control"], a.header["Vary"] = "private, max-age=60", "Authorization"
+	return a, err
 }
 
 // alive says that the process answers, whatever it depends on.

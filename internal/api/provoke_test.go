@@ -63,7 +63,10 @@ func TestEveryRouteRefuses(t *testing.T) {
 				}
 			}
 			if !route.open {
-				ask(401, "", at(h.op), header(), body)
+				if !route.either {
+					ask(401, "", at(h.op), header(), body)
+				}
+				ask(401, "nobody", at(h.op), header(), body)
 				ask(422, "alice", at(h.op)+"?nothing=1", header(), body)
 			}
 			if takes(paramID) {
@@ -97,8 +100,9 @@ func TestEveryRouteRefuses(t *testing.T) {
 			dead = false
 			if !route.open {
 				o := Options{Service: h.service, Doctor: h.doctor, Log: logInto(h.log), Now: h.clock.Now, Keys: brokenKeys{}}
-				w := httptest.NewRecorder()
-				if documented(t, o).ServeHTTP(w, httptest.NewRequest(route.method, at(h.op), nil)); w.Code != 503 {
+				w, r := httptest.NewRecorder(), httptest.NewRequest(route.method, at(h.op), nil)
+				r.Header.Set("Authorization", "Bearer "+h.bearer["alice"])
+				if documented(t, o).ServeHTTP(w, r); w.Code != 503 {
 					t.Errorf("without its keys it answers %d: %s", w.Code, w.Body)
 				}
 			}

@@ -286,8 +286,12 @@ func releaseSheet() sheet {
 func capabilitiesSheet() sheet {
 	return sheet{
 		id: "getCapabilities", tag: tagService, title: "Read what you may ask for",
-		text:    "Providers of which you may use an account, what each promises, and the bounds of requests.",
-		answers: []outcome{{status: http.StatusOK, text: "What you may do.", body: typeOf[ingest.Capabilities](), always: []string{"Cache-Control", "Vary"}}},
+		text:   "With a key: who you are, what your key may do and what not and why, the providers of which you may use an account, and what each promises. Without one, what is the same for everybody.",
+		params: []string{paramNoneMatch},
+		answers: []outcome{
+			{status: http.StatusOK, text: "What you may do.", body: typeOf[ingest.Capabilities](), always: []string{"ETag", "Cache-Control", "Vary"}},
+			same("It is as you have it.", "Vary", "Cache-Control"),
+		},
 	}
 }
 

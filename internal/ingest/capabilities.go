@@ -1,18 +1,103 @@
 package ingest
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
 )
 
-// Capabilities is what a caller can ask of this installation.
+// Capabilities is what a caller can ask of this installation. Whoever shows no key
+// gets what is the same for everybody: no caller, actions and providers.
 type Capabilities struct {
-	Providers []ProviderView        `json:"providers"`
+	Service     string `json:"service"` // counterfoil
+	Version     string `json:"version"` // of the program
+	KeyRequired bool   `json:"key_required"`
+	// Authenticate says how a key is shown.
+	Authenticate string `json:"authenticate"`
+	// Documents are addresses that say more, without a key.
+	Documents []string `json:"documents,omitempty"`
+
+	Caller *CallerView `json:"caller,omitempty"`
+	// Actions is what may be asked for; submit is with the providers' accounts.
+	Actions   []ActionView          `json:"actions,omitzero"`
+	Providers []ProviderView        `json:"providers,omitzero"`
 	Decisions []events.DecisionKind `json:"decisions"`
 	States    []string              `json:"states"`
 	Limits    LimitsView            `json:"limits"`
+}
+
+// CallerView is what is known of the caller.
+type CallerView struct {
+	Principal string  `json:"principal"`
+	KeyID     string  `json:"key_id"`
+	Team      string  `json:"team,omitempty"`
+	Scopes    []Scope `json:"scopes"`
+	// Operator is the operator's right of a key without scopes.
+	Operator bool `json:"operator"`
+	// Expires is when the key stops to count; absent: never.
+	Expires *time.Time `json:"expires,omitempty"`
+}
+
+// Verdict says whether the caller may do something, and otherwise why not: the
+// code of the problem that it would be answered, and the scope that its key lacks,
+// where it is that.
+type Verdict struct {
+	Allowed  bool  `json:"allowed"`
+	Reason   Code  `json:"reason,omitempty"`
+	Requires Scope `json:"requires,omitempty"`
+}
+
+func verdict(r *Refusal) Verdict {
+	if r == nil {
+		return Verdict{Allowed: true}
+	}
+	return Verdict{Reason: r.Code, Requires: r.Requires}
+}
+
+// ActionView is one thing that can be asked for, on the caller's own operations
+// where it is about operations: those of others say themselves what is allowed.
+type ActionView struct {
+	Action string `json:"action"`
+	Method string `json:"method"`
+	Href   string `json:"href"` // {id} stands for an operation's
+	Verdict
+}
+
+// SubmitView says whether the caller may submit to an account.
+type SubmitView struct {
+	Account string `json:"account"`
+	Verdict
+}
+
+// actionViews lists every action but submit, with the caller's verdicts.
+func (v *Service) actionViews(c Caller) []ActionView {
+	list := []ActionView{}
+	for _, a := range []struct {
+		name, method, href string
+		action             Action
+	}{
+		{"get", "GET", "/v1/operations/{id}", ActRead},
+		{"timeline", "GET", "/v1/operations/{id}/timeline", ActRead},
+		{"result", "GET", "/v1/operations/{id}/result", ActRead},
+		{"list", "GET", "/v1/operations", ActRead},
+		{"list_team", "GET", "/v1/operations?of=team", ActListTeam},
+		{"list_all", "GET", "/v1/operations?of=all", ActListAll},
+		{"cancel", "POST", "/v1/operations/{id}/cancel", ActCancel},
+		{"pause", "POST", "/v1/operations/{id}/pause", ActPause},
+		{"resume", "POST", "/v1/operations/{id}/resume", ActPause},
+		{"decide", "POST", "/v1/operations/{id}/decisions", ActDecide},
+		{"holds", "GET", "/v1/holds", ActHolds},
+		{"hold", "POST", "/v1/holds", ActHold},
+		{"release", "POST", "/v1/holds/release", ActHold},
+		{"doctor", "GET", "/v1/doctor", ActReport},
+		{"probe", "GET", "/v1/doctor?probe=true", ActProbe},
+	} {
+		list = append(list, ActionView{a.name, a.method, a.href, verdict(v.May(c, Right{Action: a.action}))})
+	}
+	return list
 }
 
 // LimitsView holds the bounds of requests.
@@ -23,11 +108,13 @@ type LimitsView struct {
 	Page           int `json:"page"`
 }
 
-// ProviderView is one provider of which the caller may use an account.
+// ProviderView is one provider of which the caller's principal may use an account.
 type ProviderView struct {
-	Name      string        `json:"name"`
-	Title     string        `json:"title,omitempty"`
-	Accounts  []string      `json:"accounts"` // those the caller may name
+	Name     string   `json:"name"`
+	Title    string   `json:"title,omitempty"`
+	Accounts []string `json:"accounts"` // those the caller may name
+	// Submit has the verdict for each account that its principal may use.
+	Submit    []SubmitView  `json:"submit"`
 	Guarantee GuaranteeView `json:"guarantee"`
 	// Cancel is none, or best_effort: what was asked is confirmed only by the
 	// provider's own word.
@@ -58,13 +145,27 @@ type ParamView struct {
 	Description string   `json:"description,omitempty"`
 }
 
-// Capabilities tells what the caller can ask: nothing of a provider of which it
-// may use no account.
-func (v *Service) Capabilities(caller Caller) Capabilities {
-	out := Capabilities{
-		Providers: []ProviderView{}, Decisions: decisionKinds(), States: phases(),
+// PublicCapabilities tells what anybody may know: nothing of providers, accounts and
+// principals.
+func (v *Service) PublicCapabilities() Capabilities {
+	return Capabilities{
+		Service: "counterfoil", Version: cmp.Or(v.cfg.Build, "unknown"), KeyRequired: true,
+		Authenticate: "Authorization: Bearer cf_…, a key of this installation, which its operator gives out",
+		Decisions:    decisionKinds(), States: phases(),
 		Limits: LimitsView{MaxBody, MaxKey, int(MaxWait.Seconds()), MaxPage},
 	}
+}
+
+// Capabilities tells what the caller can ask: nothing of a provider of which its
+// principal may use no account. The verdicts are those of [Service.May], which the
+// use cases ask.
+func (v *Service) Capabilities(caller Caller) Capabilities {
+	out := v.PublicCapabilities()
+	out.Caller = &CallerView{
+		Principal: caller.Principal, KeyID: caller.KeyID, Team: caller.Team(), Scopes: append([]Scope{}, caller.Scopes...),
+		Operator: caller.Operator, Expires: moment(caller.Expires),
+	}
+	out.Actions, out.Providers = v.actionViews(caller), []ProviderView{}
 	for _, name := range v.providersOf(caller) {
 		c, ok := v.cfg.Directory.Current(name)
 		if !ok {
@@ -73,13 +174,19 @@ func (v *Service) Capabilities(caller Caller) Capabilities {
 		accounts := v.cfg.Directory.AccountsOf(caller.Principal, name)
 		reachable := slices.ContainsFunc(accounts, func(a string) bool { return v.cfg.Directory.Reachable(name, a) })
 		view := providerView(c, reachable)
-		view.Accounts = accounts
+		view.Accounts, view.Submit = []string{}, []SubmitView{}
+		for _, account := range accounts {
+			may := verdict(v.May(caller, Right{Action: ActSubmit, Provider: name, Account: account}))
+			if view.Submit = append(view.Submit, SubmitView{account, may}); may.Allowed {
+				view.Accounts = append(view.Accounts, account)
+			}
+		}
 		out.Providers = append(out.Providers, view)
 	}
 	return out
 }
 
-// providersOf lists the providers of which the caller may use an account.
+// providersOf lists the providers of which the caller's principal may use an account.
 func (v *Service) providersOf(caller Caller) []string {
 	return slices.DeleteFunc(slices.Clone(v.cfg.Directory.Providers()), func(name string) bool {
 		return len(v.cfg.Directory.AccountsOf(caller.Principal, name)) == 0

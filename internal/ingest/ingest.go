@@ -71,6 +71,7 @@ type Config struct {
 	Directory Directory
 	Clock     Clock
 	NewID     func() string // for facts; random
+	Build     string        // the program's version, for capabilities; "" if it is not known
 
 	// Installation and Key are made at first start and kept outside the ledger,
 	// so that a lost ledger still gives the same ids and tokens.

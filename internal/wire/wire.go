@@ -228,7 +228,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		bound = s.bound
 	}
 	s.ingest = ingest.New(ingest.Config{
-		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID,
+		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Build: cfg.Build,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
 	})
