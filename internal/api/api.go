@@ -63,6 +63,11 @@ type Options struct {
 	Open <-chan struct{}
 	// Build is the program's version, for the description of the API.
 	Build string
+	// MCP answers at /mcp, for callers of Keys. Nil: there is no such address.
+	MCP MCP
+	// Hosts are what a Host header may say, beside names of this machine, of a
+	// message to MCP that came in on a loopback address: through a proxy here.
+	Hosts []string
 	// Refused is told the code of every problem answered; nil tells nobody.
 	Refused func(ingest.Code)
 }
@@ -73,12 +78,15 @@ type answer struct {
 	header map[string]string
 	media  string // "" for JSON
 	body   any    // []byte where media is set; nil for none
+	// written says that the route has answered by itself.
+	written bool
 }
 
 // call is one request on its way through a route.
 type call struct {
 	r         *http.Request
 	w         http.ResponseWriter
+	out       http.ResponseWriter // w, and the status is noted
 	caller    ingest.Caller
 	q         query // the parameters, where the route is strict about them
 	body      []byte
@@ -114,6 +122,7 @@ const (
 	bodyJSON
 	bodyOptional // JSON or nothing
 	bodyRaw
+	bodyMessage // JSON, with room for what stands around a body
 )
 
 // handler serves the routes.
@@ -201,6 +210,12 @@ func newHandler(o Options) *handler {
 			methods[r.path] = append(methods[r.path], http.MethodHead)
 		}
 	}
+	if h.o.MCP != nil {
+		// It describes itself, to those who speak it.
+		r := route{method: http.MethodPost, path: mcpPath, body: bodyMessage, handle: h.mcp}
+		h.mux.Handle("POST "+mcpPath, h.at(mcpPath, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) }))
+		methods[mcpPath] = []string{http.MethodPost}
+	}
 	// What the mux would answer by plain text is ours, too.
 	for path, allow := range methods {
 		h.mux.Handle(path, h.at(path, func(_ *call, w http.ResponseWriter) error {
@@ -236,8 +251,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *handler) at(pattern string, serve func(*call, http.ResponseWriter) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		start := h.o.Now()
-		c := &call{r: r, w: w}
 		out := &recorder{ResponseWriter: w}
+		c := &call{r: r, w: w, out: out}
 		var err error
 		defer func() {
 			if p := recover(); p != nil {
@@ -342,6 +357,9 @@ func (c *call) readBody(rule bodyRule) error {
 		return nil
 	}
 	limit := int64(ingest.MaxBody)
+	if rule == bodyMessage {
+		limit += mcpEnvelope
+	}
 	tooLarge := &ingest.Refusal{Code: ingest.CodeBodyTooLarge, Detail: fmt.Sprintf("the body has more than %d bytes", limit)}
 	if c.r.ContentLength > limit {
 		// Under a caller who asked for the connection's end net/http resets it, and
@@ -349,7 +367,7 @@ func (c *call) readBody(rule bodyRule) error {
 		_, _ = io.CopyN(io.Discard, c.r.Body, drained)
 		return tooLarge
 	}
-	if rule == bodyJSON || rule == bodyOptional && c.r.ContentLength != 0 {
+	if rule == bodyJSON || rule == bodyMessage || rule == bodyOptional && c.r.ContentLength != 0 {
 		media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 		if err != nil || media != jsonType {
 			return &ingest.Refusal{Code: ingest.CodeMediaType, Detail: "the body must be application/json"}
@@ -368,6 +386,9 @@ func (c *call) readBody(rule bodyRule) error {
 }
 
 func (a answer) write(w http.ResponseWriter) error {
+	if a.written {
+		return nil
+	}
 	common(w.Header())
 	body, ok := a.body.([]byte)
 	if !ok && a.body != nil {
@@ -464,8 +485,8 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 	switch {
 	case err != nil && refusal == nil:
 		h.o.Log.ErrorContext(ctx, "request failed", append(args, "error", err)...)
-	case err == nil && (c.r.Method == http.MethodGet || c.r.Method == http.MethodHead):
-		// Who polls would bury the rest.
+	case err == nil && (c.r.Method == http.MethodGet || c.r.Method == http.MethodHead || pattern == mcpPath):
+		// Who polls would bury the rest. A message to MCP has a line of its own.
 		h.o.Log.DebugContext(ctx, "request", args...)
 	default:
 		h.o.Log.InfoContext(ctx, "request", args...)

@@ -54,6 +54,9 @@ const (
 	CodeKeysUnavailable     Code = "keys_unavailable"
 	CodeStorageLow          Code = "storage_low"
 	CodeInternal            Code = "internal_error"
+	CodeProtocol            Code = "protocol_error"
+	CodeForeignOrigin       Code = "foreign_origin"
+	CodeForeignHost         Code = "foreign_host"
 )
 
 // Meaning is what a code says.
@@ -95,10 +98,13 @@ func Meanings() []Meaning {
 		{CodeKeyInvalid, 400, "The Idempotency-Key header is not usable", false, RetryNewKey, "Send 1 to 255 visible ASCII characters, bare or as a quoted string. Nothing is recorded under a key that cannot be read."},
 		{CodePreconditionInvalid, 400, "The If-Match header is not a version", false, RetrySameKey, "Send the ETag of the operation as it was answered."},
 		{CodeCursorInvalid, 400, "The cursor is not valid for this list", false, RetrySameKey, "Start again without a cursor, or keep the filter the cursor was made for."},
+		{CodeProtocol, 400, "Not a message of the Model Context Protocol", false, RetrySameKey, "Send one JSON-RPC 2.0 message in a POST, with Accept: application/json, text/event-stream and a protocol version that server/discover lists."},
 		{CodeUnauthenticated, 401, "A valid key is required", false, RetrySameKey, "Send Authorization: Bearer with a key of this installation."},
 		{CodeSignatureInvalid, 401, "The signature is not valid", false, RetryNever, "Sign the raw body with the shared secret of this provider."},
 		{CodeForbidden, 403, "The key has no scope for this", false, RetrySameKey, "Use a key with the scope named in requires; GET /v1/capabilities says what this one may do, and the operator makes keys."},
 		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, RetrySameKey, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
+		{CodeForeignOrigin, 403, "The request comes from a page of another site", false, RetrySameKey, "Call from a program, or from a page of this service."},
+		{CodeForeignHost, 403, "The Host header does not name this service", false, RetrySameKey, "Use the address the service has, or let the operator set its public address."},
 		{CodeOperatorOnly, 403, "Only an operator may do this", false, RetryNever, "Use the key of an operator: counterfoil key list shows which have the right, key add --operator makes one."},
 		{CodeNotFound, 404, "Not found", false, RetryNever, "Check the address. Operations of other principals are not shown."},
 		{CodeNoResult, 404, "The operation has no result", false, RetryNever, "Read the operation: it ended without one."},

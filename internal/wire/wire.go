@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/mcpapi"
 	"github.com/counterfoil/counterfoil/internal/notice"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/poller"
@@ -284,6 +286,12 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	}
 	if s.cfg.Roles.Any(Ingest) {
 		options.Service, options.Keys, options.Doctor = s.ingest, denying{s.cfg.Keys, s.cfg.Credentials.table}, s.Doctor()
+		options.MCP = mcpapi.NewHandler(mcpapi.Options{
+			Build: s.cfg.Build, Log: s.cfg.Log, Now: s.cfg.Clock.Now, Stopping: ctx, Refused: s.metrics.Refused,
+		}, s.ingest)
+		if public, err := url.Parse(s.cfg.PublicURL); err == nil && public.Host != "" {
+			options.Hosts = []string{public.Host}
+		}
 		group.Go(func() error { return s.cfg.Keys.RunUses(ctx, s.cfg.Clock, s.cfg.Log) })
 	}
 	group.Go(func() error { return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log) })

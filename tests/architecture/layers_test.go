@@ -32,7 +32,7 @@ var house = laws{
 		{"internal/workflow"},
 		{"internal/journal", "internal/outbound", "internal/disk"},
 		{"internal/doctor", "internal/ingest", "internal/projector", "internal/poller", "internal/webhook", "internal/notice", "internal/journal/memory"},
-		{"internal/api", "internal/telemetry"},
+		{"internal/api", "internal/mcpapi", "internal/telemetry"},
 		{"internal/wire", "internal/broker", "internal/journal/conformance"},
 		{"internal/launch", "tests/page"},
 		{"cmd/...", "tests/..."},
@@ -70,14 +70,16 @@ var house = laws{
 
 	// Module prefix to the only packages whose non-test files import it.
 	confined: map[string][]string{
-		"github.com/nats-io/nats.go":        {"internal/journal", "tests/..."},
-		"github.com/nats-io/nkeys":          {"internal/journal", "tests/..."},
-		"github.com/synadia-io/orbit.go":    {"internal/journal", "tests/..."},
-		"github.com/nats-io/nats-server":    {"internal/broker", "tests/..."},
-		"github.com/danielgtaylor/huma":     {"internal/api"},
-		"github.com/prometheus":             {"internal/telemetry"},
-		"github.com/anishathalye/porcupine": {"tests/..."},
-		"pgregory.net/rapid":                {"internal/journal/conformance", "tests/..."},
+		"github.com/nats-io/nats.go":             {"internal/journal", "tests/..."},
+		"github.com/nats-io/nkeys":               {"internal/journal", "tests/..."},
+		"github.com/synadia-io/orbit.go":         {"internal/journal", "tests/..."},
+		"github.com/nats-io/nats-server":         {"internal/broker", "tests/..."},
+		"github.com/danielgtaylor/huma":          {"internal/api"},
+		"github.com/modelcontextprotocol/go-sdk": {"internal/mcpapi", "tests/..."},
+		"github.com/google/jsonschema-go":        {"internal/mcpapi", "tests/..."},
+		"github.com/prometheus":                  {"internal/telemetry"},
+		"github.com/anishathalye/porcupine":      {"tests/..."},
+		"pgregory.net/rapid":                     {"internal/journal/conformance", "tests/..."},
 	},
 
 	// The role binaries stay small and cannot start a store by accident: only

@@ -1,0 +1,517 @@
+// Package mcp_test drives a whole installation through the Model Context
+// Protocol: the SDK's own client against /mcp, and raw messages for what no Go
+// client knows.
+package mcp_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"github.com/counterfoil/counterfoil/client"
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const endpoint = "http://counterfoil.test/mcp"
+
+// inHouse runs a test against an installation of its own, in fake time.
+func inHouse(t *testing.T, o harness.Options, run func(t *testing.T, h *harness.House)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o.Correlate = true
+		run(t, harness.New(t, o))
+	})
+}
+
+// bearer adds the key to what a client sends.
+type bearer struct {
+	key  string
+	next http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.key)
+	return b.next.RoundTrip(r)
+}
+
+// connect opens a session of the SDK's client.
+func connect(t *testing.T, h *harness.House, o *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	return connectAs(t, h, h.Bearer, o)
+}
+
+func connectAs(t *testing.T, h *harness.House, key string, o *mcp.ClientOptions) *mcp.ClientSession {
+	t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o)
+	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: bearer{key, h.HTTP.Transport}}, DisableStandaloneSSE: true,
+	}, nil)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// call calls a tool whose answer is decoded into into. It gives the result.
+func call(t *testing.T, s *mcp.ClientSession, name string, arguments any, into any) *mcp.CallToolResult {
+	t.Helper()
+	r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: arguments})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	decode(t, r, into)
+	described(t, s, name, r)
+	return r
+}
+
+// described checks that the tool's output schema describes what it answered.
+func described(t *testing.T, s *mcp.ClientSession, name string, r *mcp.CallToolResult) {
+	t.Helper()
+	tool := listed(t, s, name)
+	if tool == nil {
+		return
+	}
+	var schema jsonschema.Schema
+	remarshal(t, tool.OutputSchema, &schema)
+	resolved, err := schema.Resolve(nil)
+	if err != nil {
+		t.Fatalf("output schema of %s: %v", name, err)
+	}
+	if err := resolved.Validate(r.StructuredContent); err != nil {
+		t.Errorf("%s answers what its schema does not describe: %v", name, err)
+	}
+	// One of the two it is, and not by saying nothing of either.
+	which := schema.AnyOf[0]
+	if r.IsError {
+		which = schema.AnyOf[1]
+	}
+	if len(which.Required) == 0 {
+		t.Errorf("the output schema of %s demands nothing", name)
+	}
+	if resolved, err = which.Resolve(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := resolved.Validate(r.StructuredContent); err != nil {
+		t.Errorf("%s, failed %v: %v", name, r.IsError, err)
+	}
+}
+
+func remarshal(t *testing.T, from, into any) {
+	t.Helper()
+	text, err := json.Marshal(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listed is the tool as it is described to the caller; nil if it is not.
+func listed(t *testing.T, s *mcp.ClientSession, name string) *mcp.Tool {
+	t.Helper()
+	list, err := s.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range list.Tools {
+		if tool.Name == name {
+			return tool
+		}
+	}
+	return nil
+}
+
+// decode reads the structured content, which must be what the text says.
+func decode(t *testing.T, r *mcp.CallToolResult, into any) {
+	t.Helper()
+	structured, err := json.Marshal(r.StructuredContent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := r.Content[0].(*mcp.TextContent).Text
+	var a, b any
+	if json.Unmarshal(structured, &a) != nil || json.Unmarshal([]byte(text), &b) != nil || fmt.Sprint(a) != fmt.Sprint(b) {
+		t.Errorf("the text is not the structured content:\n%s\n%s", text, structured)
+	}
+	if err := json.Unmarshal(structured, into); err != nil {
+		t.Fatalf("%s: %v", structured, err)
+	}
+}
+
+func object(text string) json.RawMessage { return json.RawMessage(text) }
+
+// One agent does everything an agent does.
+func TestAgentTakesAnOperationToItsResult(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(20*time.Second, "queued", "running", "succeeded")})
+		var heard []string
+		s := connect(t, h, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			heard = append(heard, r.Params.Message)
+		}})
+		if v := s.InitializeResult().ProtocolVersion; v != "2026-07-28" {
+			t.Errorf("protocol version %s", v)
+		}
+		var can struct {
+			Providers []struct{ Name string }
+			Decisions []string
+		}
+		call(t, s, "get_capabilities", nil, &can)
+		if len(can.Providers) != 3 || len(can.Decisions) == 0 {
+			t.Errorf("capabilities: %+v", can)
+		}
+		var op client.Operation
+		arguments := object(`{"idempotency_key": "report-17", "provider": "example", "params": {"correlation": "a", "n": 1}, "session": "s"}`)
+		call(t, s, "submit_operation", arguments, &op)
+		if op.ID == "" || op.Done {
+			t.Fatalf("submitted: %+v", op)
+		}
+		// A lost answer: the same call again.
+		var again struct {
+			client.Operation
+			Replayed bool `json:"replayed"`
+		}
+		if call(t, s, "submit_operation", arguments, &again); again.ID != op.ID || !again.Replayed {
+			t.Errorf("the same call again: %s, replayed %v", again.ID, again.Replayed)
+		}
+		var early client.Problem
+		if r := call(t, s, "get_result", object(`{"id": "`+op.ID+`"}`), &early); !r.IsError || early.Code != "result_not_ready" || !early.Retryable {
+			t.Errorf("an early get_result: %+v", early)
+		}
+		params := &mcp.CallToolParams{Name: "wait_operation", Arguments: object(`{"id": "` + op.ID + `", "wait_seconds": 55}`)}
+		params.SetProgressToken("token")
+		r, err := s.CallTool(t.Context(), params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decode(t, r, &op)
+		if op.State != "succeeded" || !op.Done {
+			t.Fatalf("waited: %s\n%s", op.State, h.Story(op.ID))
+		}
+		synctest.Wait()
+		if len(heard) < 2 || !slices.ContainsFunc(heard, func(m string) bool { return strings.HasPrefix(m, "observing") }) {
+			t.Errorf("progress heard: %q", heard)
+		}
+		var result struct {
+			Text      string `json:"text"`
+			Included  bool   `json:"included"`
+			MediaType string `json:"media_type"`
+			SHA256    string `json:"sha256"`
+			Size      int    `json:"size"`
+			Href      string `json:"href"`
+		}
+		call(t, s, "get_result", object(`{"id": "`+op.ID+`"}`), &result)
+		if !result.Included || result.SHA256 != op.Result.SHA256 || len(result.Text) != result.Size || result.Href != "/v1/operations/"+op.ID+"/result" {
+			t.Errorf("result: %+v", result)
+		}
+		whole := result.Size
+		result.Text = ""
+		if call(t, s, "get_result", object(`{"id": "`+op.ID+`", "max_bytes": 1}`), &result); result.Included || result.Text != "" || result.Size != whole {
+			t.Errorf("a result beyond the bound: %+v", result)
+		}
+		var line struct{ Entries []struct{ Type string } }
+		if call(t, s, "get_timeline", object(`{"id": "`+op.ID+`"}`), &line); len(line.Entries) < 4 {
+			t.Errorf("timeline: %+v", line)
+		}
+		var page struct{ Items []client.Operation }
+		if call(t, s, "list_operations", object(`{"session": "s"}`), &page); len(page.Items) != 1 || page.Items[0].ID != op.ID {
+			t.Errorf("list: %+v", page)
+		}
+		var late client.Problem
+		if r := call(t, s, "cancel_operation", object(`{"id": "`+op.ID+`", "idempotency_key": "c"}`), &late); !r.IsError || late.Code != "already_terminal" {
+			t.Errorf("a late cancel: %+v", late)
+		}
+		if n := len(h.Sim.Jobs()); n != 1 {
+			t.Errorf("%d jobs at the provider", n)
+		}
+	})
+}
+
+// The same intent by HTTP and by MCP is one operation.
+func TestSameIntentHasSameFingerprint(t *testing.T) {
+	inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		s := connect(t, h, nil)
+		op, _, err := h.Client.Submit(t.Context(), "k", client.Submission{
+			Provider: "example", Params: object(`{"correlation":"a","big":1.50,"text":"caf\u00e9 <&>"}`), Tags: map[string]string{"b": "2", "a": "1"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var same struct {
+			ID       string
+			Replayed bool
+		}
+		call(t, s, "submit_operation", object(`{"tags": {"a": "1", "b": "2"}, "idempotency_key": "k", "params": {"text": "café <&>", "big": 15e-1, "correlation": "a"},
+			"provider": "example", "session": "another"}`), &same)
+		if same.ID != op.ID || !same.Replayed {
+			t.Errorf("by MCP it is %s, by HTTP %s", same.ID, op.ID)
+		}
+		var p client.Problem
+		if r := call(t, s, "submit_operation", object(`{"idempotency_key": "k", "provider": "example", "params": {"correlation": "b"}}`), &p); !r.IsError || p.Code != "idempotency_key_reused" || p.Operation != op.ID {
+			t.Errorf("another intent under the key: %+v", p)
+		}
+	})
+}
+
+// Every refusal is a problem document that says what to do.
+func TestRefusalsAreProblems(t *testing.T) {
+	inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+		s := connect(t, h, nil)
+		for _, c := range []struct{ tool, arguments, code, field string }{
+			{"submit_operation", `{"provider": "example", "params": {}}`, "idempotency_key_missing", "/idempotency_key"},
+			{"submit_operation", `{"idempotency_key": "a b", "provider": "example", "params": {}}`, "idempotency_key_invalid", "/idempotency_key"},
+			{"submit_operation", `{"idempotency_key": 7, "provider": "example", "params": {}}`, "validation_failed", "/idempotency_key"},
+			{"submit_operation", `{"idempotency_key": "a", "provider": "example", "params": {}, "colour": 1}`, "validation_failed", "/colour"},
+			{"submit_operation", `{"idempotency_key": "a", "provider": "example", "params": {"n": 9007199254740993}}`, "number_out_of_range", "/params/n"},
+			{"submit_operation", `{"idempotency_key": "a", "provider": "nobody", "params": {}}`, "unknown_provider", "/provider"},
+			{"get_operation", `{}`, "invalid_id", "id"},
+			{"get_operation", `{"id": "op_x", "more": 1}`, "validation_failed", "/more"},
+			{"get_operation", `{"id": "op_x"}`, "not_found", ""},
+			{"get_operation", `{"id": "op.>"}`, "invalid_id", "id"},
+			{"get_operation", `7`, "validation_failed", ""},
+			{"wait_operation", `{"id": "op_x", "wait_seconds": 56}`, "validation_failed", "/wait_seconds"},
+			{"wait_operation", `{"id": "op_x", "wait_seconds": -1}`, "validation_failed", "/wait_seconds"},
+			{"list_operations", `{"limit": 201}`, "validation_failed", "/limit"},
+			{"list_operations", `{"state": "nowhere"}`, "validation_failed", "state"},
+			{"list_operations", `{"cursor": "x"}`, "cursor_invalid", ""},
+			{"cancel_operation", `{"id": "op_x"}`, "idempotency_key_missing", "/idempotency_key"},
+			{"cancel_operation", `{"idempotency_key": "x"}`, "validation_failed", "/id"},
+			{"decide_operation", `{"id": "op_x", "idempotency_key": "d", "kind": "abandon"}`, "precondition_required", "/version"},
+			{"decide_operation", `{"id": "op_x", "idempotency_key": "d", "version": 1, "kind": "explode"}`, "validation_failed", "/kind"},
+			{"get_result", `{"id": "op_x", "max_bytes": 1048577}`, "validation_failed", "/max_bytes"},
+			{"get_timeline", `{"id": "op_x", "limit": 201}`, "validation_failed", "/limit"},
+			{"get_capabilities", `{"all": true}`, "validation_failed", "/all"},
+		} {
+			var p client.Problem
+			r := call(t, s, c.tool, object(c.arguments), &p)
+			field := ""
+			if len(p.Errors) > 0 {
+				field = p.Errors[0].Field
+			}
+			if !r.IsError || p.Code != c.code || field != c.field || p.Status < 400 || p.Title == "" || p.Hint == "" {
+				t.Errorf("%s %s: %s at %q, want %s at %q: %+v", c.tool, c.arguments, p.Code, field, c.code, c.field, p)
+			}
+		}
+		if n := h.Sim.Count(simulator.Filter{}); n != 0 {
+			t.Errorf("%d calls to providers", n)
+		}
+	})
+}
+
+// A stopped operation says what may be decided, and is decided once.
+func TestDecideOnce(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example-ask", simulator.Options{},
+			simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
+		s := connect(t, h, nil)
+		var op client.Operation
+		call(t, s, "submit_operation", object(`{"idempotency_key": "k", "provider": "example-ask", "params": {"correlation": "a"}}`), &op)
+		call(t, s, "wait_operation", object(`{"id": "`+op.ID+`"}`), &op)
+		if op.State != "quarantined" || !op.Done || op.Terminal {
+			t.Fatalf("%s\n%s", op.State, h.Story(op.ID))
+		}
+		decision := fmt.Sprintf(`{"id": %q, "idempotency_key": "d", "version": %d, "kind": "abandon", "why": "it was a trial"}`, op.ID, op.Version)
+		var after struct {
+			client.Operation
+			Replayed bool
+		}
+		if call(t, s, "decide_operation", object(decision), &after); after.State != "abandoned" {
+			t.Errorf("decided: %s", after.State)
+		}
+		if call(t, s, "decide_operation", object(decision), &after); !after.Replayed {
+			t.Error("the same decision again is not a replay")
+		}
+		var p client.Problem
+		if call(t, s, "decide_operation", object(strings.Replace(decision, `"d"`, `"e"`, 1)), &p); p.Code != "stale" {
+			t.Errorf("another decision on a version that is over: %+v", p)
+		}
+	})
+}
+
+// The wait ends with its client, and with its time.
+func TestWaitIsBounded(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Hour, "running", "succeeded")})
+		s := connect(t, h, nil)
+		var op client.Operation
+		call(t, s, "submit_operation", object(`{"idempotency_key": "k", "provider": "example", "params": {"correlation": "a"}}`), &op)
+		op = h.Wait(op.ID, time.Minute, "observing")
+		begun := time.Now()
+		call(t, s, "wait_operation", object(`{"id": "`+op.ID+`", "wait_seconds": 10}`), &op)
+		if took := time.Since(begun); took < 9*time.Second || took > 11*time.Second || op.Done {
+			t.Errorf("a wait of 10 s took %s, done %v", took, op.Done)
+		}
+		begun = time.Now()
+		call(t, s, "wait_operation", object(`{"id": "`+op.ID+`"}`), &op)
+		if took := time.Since(begun); took < 24*time.Second || took > 26*time.Second {
+			t.Errorf("a wait without a time took %s", took)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		begun = time.Now()
+		if _, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "wait_operation", Arguments: object(`{"id": "` + op.ID + `"}`)}); err == nil {
+			t.Error("a cancelled wait answered")
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("a cancelled wait took %s", took)
+		}
+	})
+}
+
+// Tools say what they do, and their lists are nobody else's.
+func TestToolList(t *testing.T) {
+	inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+		s := connect(t, h, nil)
+		list, err := s.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list.CacheScope != "private" {
+			t.Errorf("the list's cache scope is %q", list.CacheScope)
+		}
+		var names []string
+		for _, tool := range list.Tools {
+			names = append(names, tool.Name)
+			if tool.Annotations == nil || !tool.Annotations.IdempotentHint || tool.OutputSchema == nil || tool.Description == "" {
+				t.Errorf("%s is not described: %+v", tool.Name, tool)
+			}
+			changes := strings.Contains(tool.Description, "same idempotency_key")
+			if tool.Annotations.ReadOnlyHint == changes {
+				t.Errorf("%s: read only %v, retry rule %v", tool.Name, tool.Annotations.ReadOnlyHint, changes)
+			}
+		}
+		slices.Sort(names)
+		want := []string{
+			"cancel_operation", "decide_operation", "get_capabilities", "get_operation", "get_result", "get_timeline", "list_operations", "submit_operation", "wait_operation",
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("tools %v", names)
+		}
+	})
+}
+
+// addKey makes a key of the principal with the scopes, or the usual ones.
+func addKey(t *testing.T, h *harness.House, principal string, scopes ...ingest.Scope) string {
+	t.Helper()
+	key, bearer, err := ingest.NewKey(rand.Reader, principal, false, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scopes) > 0 {
+		key.Scopes = scopes
+	}
+	if err := ingest.AddKey(filepath.Join(h.Dir(), "keys.jsonl"), key); err != nil {
+		t.Fatal(err)
+	}
+	return bearer
+}
+
+// A key sees the tools it has a scope for; a tool it does not see refuses it, and
+// says what it takes.
+func TestToolsFollowScopes(t *testing.T) {
+	inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		op := h.Submit("k", "example", `{"correlation": "k"}`)
+		reads := []string{"get_capabilities", "get_operation", "get_result", "get_timeline", "list_operations", "wait_operation"}
+		for scope, tools := range map[ingest.Scope][]string{
+			ingest.ScopeReadOwn:               reads,
+			ingest.ScopeCancel:                {"cancel_operation", "get_capabilities"},
+			ingest.ScopeDecide:                {"decide_operation", "get_capabilities"},
+			ingest.SubmitScope("example", ""): {"get_capabilities", "submit_operation"},
+			ingest.ScopeAdmin:                 append([]string{"cancel_operation", "decide_operation"}, reads...),
+		} {
+			key := addKey(t, h, "tester", scope)
+			s := connectAs(t, h, key, nil)
+			list, err := s.ListTools(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, tool := range list.Tools {
+				names = append(names, tool.Name)
+			}
+			slices.Sort(names)
+			if slices.Sort(tools); !slices.Equal(names, tools) {
+				t.Errorf("%s: tools %v, want %v", scope, names, tools)
+			}
+			for tool, arguments := range map[string]string{
+				"submit_operation": fmt.Sprintf(`{"idempotency_key": %q, "provider": "example", "params": {"correlation": %[1]q}}`, "s-"+scope),
+				"get_operation":    `{"id": "` + op.ID + `"}`,
+				"cancel_operation": `{"id": "` + op.ID + `", "idempotency_key": "c", "version": 99}`,
+				"decide_operation": `{"id": "` + op.ID + `", "idempotency_key": "d", "version": 99, "kind": "abandon"}`,
+			} {
+				var p struct {
+					Code     string
+					Requires string
+				}
+				r := call(t, s, tool, object(arguments), &p)
+				forbidden := r.IsError && p.Code == "forbidden" && p.Requires != ""
+				if sees := slices.Contains(tools, tool); sees == forbidden {
+					t.Errorf("%s: %s is listed: %v; its answer: %+v", scope, tool, sees, p)
+				}
+			}
+		}
+	})
+}
+
+// The input schemas name what the service reads, no more and no less.
+func TestInputSchemasAreWhatIsRead(t *testing.T) {
+	inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+		s := connect(t, h, nil)
+		list, err := s.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range list.Tools {
+			var p client.Problem
+			call(t, s, tool.Name, object(`{"id": "op_x", "idempotency_key": "k", "version": 1, "colour": 1}`), &p)
+			read := map[string]bool{}
+			for _, e := range p.Errors {
+				for _, name := range e.Allowed {
+					read[name] = true
+				}
+			}
+			var schema jsonschema.Schema
+			remarshal(t, tool.InputSchema, &schema)
+			for _, name := range []string{"id", "idempotency_key", "version"} {
+				delete(read, name)
+				if _, ok := schema.Properties[name]; ok {
+					read[name] = true
+				}
+			}
+			for name := range schema.Properties {
+				if !read[name] {
+					t.Errorf("%s describes %s, which is not read", tool.Name, name)
+				}
+				delete(read, name)
+			}
+			if len(read) > 0 {
+				t.Errorf("%s reads %v, which it does not describe", tool.Name, read)
+			}
+			for _, name := range schema.Required {
+				if schema.Properties[name] == nil {
+					t.Errorf("%s requires %s, which it does not describe", tool.Name, name)
+				}
+			}
+		}
+	})
+}
