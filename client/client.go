@@ -10,6 +10,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -45,6 +46,26 @@ type Client struct {
 	base string
 	key  string
 	http *http.Client
+	once string // the idempotency key of Keyed; "" makes one for each call
+}
+
+// Keyed gives a client whose calls that change something carry the idempotency
+// key, so that one whose answer was lost can be made again and is done once. Make
+// one key for each intent. A call that takes a key itself uses its own; other
+// clients make a new one for each call.
+func (c *Client) Keyed(key string) *Client {
+	keyed := *c
+	keyed.once = key
+	return &keyed
+}
+
+// onceKey is the header of a call that is to be done once.
+func (c *Client) onceKey() map[string]string {
+	key := c.once
+	if key == "" {
+		key = rand.Text()
+	}
+	return map[string]string{"Idempotency-Key": quote(key)}
 }
 
 // New makes a client for the server at baseURL, "http://127.0.0.1:8420". key is
@@ -120,7 +141,10 @@ type Operation struct {
 	Version    uint64           `json:"version"`
 	Sequence   uint64           `json:"sequence"`
 	NextPoll   int              `json:"next_poll_after"` // seconds; 0: nothing new by itself
-	Raw        json.RawMessage  `json:"-"`
+	// OriginalStatus is the HTTP status of the first answer where the call's key had
+	// recorded it before; 0 where it had not.
+	OriginalStatus int             `json:"original_status"`
+	Raw            json.RawMessage `json:"-"`
 }
 
 // Paused says who paused an operation and when: creates and collections rest.
@@ -220,7 +244,8 @@ type Problem struct {
 	Status     int              `json:"status"`
 	Detail     string           `json:"detail"`
 	Instance   string           `json:"instance"`
-	Code       string           `json:"code"` // for machines; "" if the answer was not from the API
+	RetryWith  string           `json:"retry_with"` // same_key, new_key or never: the key of the next try
+	Code       string           `json:"code"`       // for machines; "" if the answer was not from the API
 	Retryable  bool             `json:"retryable"`
 	Hint       string           `json:"hint"`
 	Errors     []FieldError     `json:"errors"`
@@ -527,7 +552,7 @@ func (c *Client) act(ctx context.Context, id, action, why string) (Operation, er
 	if err != nil {
 		return Operation{}, fmt.Errorf("%s: %w", action, err)
 	}
-	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/"+action, body, nil)
+	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/"+action, body, c.onceKey())
 	if err != nil {
 		return Operation{}, err
 	}

@@ -24,6 +24,9 @@ type Hold struct {
 	Since      *time.Time `json:"since,omitempty"`
 	Unreadable string     `json:"unreadable,omitempty"` // why everything is held although nobody asked for it
 	Was        *Hold      `json:"was,omitempty"`        // the one that the request ended or replaced
+	// OriginalStatus is the HTTP status of the first answer where the call's key had
+	// recorded it before; 0 where it had not.
+	OriginalStatus int `json:"original_status,omitempty"`
 }
 
 // HoldWish asks for a hold. Replace lets a weaker scope take the place of a
@@ -66,7 +69,7 @@ func (c *Client) changeHold(ctx context.Context, path string, wish any) (Hold, i
 	if err != nil {
 		return Hold{}, 0, fmt.Errorf("change a hold: %w", err)
 	}
-	r, err := c.do(ctx, http.MethodPost, path, body, nil) //nolint:bodyclose // decode closes it
+	r, err := c.do(ctx, http.MethodPost, path, body, c.onceKey()) //nolint:bodyclose // decode closes it
 	if err != nil {
 		return Hold{}, 0, err
 	}

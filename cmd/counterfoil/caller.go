@@ -459,7 +459,7 @@ in the list, which begins at 0.`,
 }
 
 func (a *app) cancelCommand() *cobra.Command {
-	var why string
+	var why, key string
 	cmd := &cobra.Command{
 		Use: "cancel OPERATION", Short: "Ask for the cancellation of an operation",
 		Long: "Ask for the cancellation of an operation. The wish is recorded at once; the\noperation is cancelled when the provider says so.",
@@ -469,15 +469,46 @@ func (a *app) cancelCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			op, err := c.Cancel(cmd.Context(), args[0], why)
+			op, err := c.Keyed(key).Cancel(cmd.Context(), args[0], why)
 			if err != nil {
-				return reach(err)
+				return a.reachOnce(err, key)
 			}
+			a.noteReplay(op.OriginalStatus)
 			return a.show(op)
 		},
 	}
 	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
+	onceFlag(cmd, &key)
 	return cmd
+}
+
+// onceFlag gives a command that changes something its key: the one named, or one
+// made for this command.
+func onceFlag(cmd *cobra.Command, key *string) {
+	cmd.Flags().StringVar(key, "key", "", "idempotency key of this request, if it is to be repeated (default: a new one)")
+	cmd.PreRun = func(*cobra.Command, []string) {
+		if *key == "" {
+			*key = rand.Text()
+		}
+	}
+}
+
+// reachOnce is reach for what carries a key: where it is open whether the request
+// was done it names the key, with which it can be repeated.
+func (a *app) reachOnce(err error, key string) error {
+	var problem *client.Problem
+	var network *url.Error
+	if errors.As(err, &problem) && problem.Retryable || errors.As(err, &network) {
+		fmt.Fprintf(a.stderr, "key %s\n", key)
+	}
+	return reach(err)
+}
+
+// noteReplay tells a person that the request had been done before.
+func (a *app) noteReplay(original int) {
+	if original != 0 {
+		fmt.Fprintln(a.stderr, "this key had asked for it before; nothing was done again")
+	}
 }
 
 func (a *app) decideCommand() *cobra.Command {

@@ -17,7 +17,7 @@ func ownHint(code string) string {
 	case "idempotency_key_missing", "idempotency_key_invalid":
 		return "give --key 1 to 255 visible ASCII characters, or leave it out: one is made"
 	case "idempotency_key_reused":
-		return "use a new --key for a new intent; the first operation is unchanged"
+		return "counterfoil get shows what the key did; only a new intent takes a new --key, or it is done twice"
 	case "precondition_required", "precondition_invalid":
 		return "give --version as counterfoil get --output json shows it, or leave it out"
 	case "stale":

@@ -15,6 +15,7 @@ import (
 func (a *app) holdCommand() *cobra.Command {
 	var w client.HoldWish
 	var creates, all bool
+	var key string
 	cmd := &cobra.Command{
 		Use:   "hold --creates|--all --why TEXT",
 		Short: "Rest calls to one provider, or to all of them (operators)",
@@ -43,17 +44,18 @@ operation use counterfoil pause.`,
 			if err != nil {
 				return err
 			}
-			h, placed, err := c.PlaceHold(cmd.Context(), w)
+			h, placed, err := c.Keyed(key).PlaceHold(cmd.Context(), w)
 			if err != nil {
-				return reach(err)
+				return a.reachOnce(err, key)
 			}
-			if !placed {
+			if a.noteReplay(h.OriginalStatus); !placed && h.OriginalStatus == 0 {
 				fmt.Fprintln(a.stderr, "it was on hold before; nothing was changed")
 			}
 			return a.showHolds([]client.Hold{h}, h)
 		},
 	}
 	flags := cmd.Flags()
+	onceFlag(cmd, &key)
 	flags.StringVar(&w.Provider, "provider", "", "only this provider")
 	flags.BoolVar(&creates, "creates", false, "no create leaves")
 	flags.BoolVar(&all, "all", false, "no call leaves at all")
@@ -63,7 +65,7 @@ operation use counterfoil pause.`,
 }
 
 func (a *app) releaseCommand() *cobra.Command {
-	var provider, why string
+	var provider, why, key string
 	cmd := &cobra.Command{
 		Use:   "release --why TEXT",
 		Short: "End a hold (operators)",
@@ -78,10 +80,11 @@ holds on single providers stay then. What rested goes on within seconds.`,
 			if err != nil {
 				return err
 			}
-			h, err := c.ReleaseHold(cmd.Context(), provider, why)
+			h, err := c.Keyed(key).ReleaseHold(cmd.Context(), provider, why)
 			if err != nil {
-				return reach(err)
+				return a.reachOnce(err, key)
 			}
+			a.noteReplay(h.OriginalStatus)
 			if a.output == "json" {
 				return a.json(h)
 			}
@@ -98,6 +101,7 @@ holds on single providers stay then. What rested goes on within seconds.`,
 	}
 	cmd.Flags().StringVar(&provider, "provider", "", "the hold on this provider")
 	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the release")
+	onceFlag(cmd, &key)
 	return cmd
 }
 
@@ -144,7 +148,7 @@ func (a *app) showHolds(list []client.Hold, raw any) error {
 func heldName(provider string) string { return firstOf(provider, "all providers") }
 
 func (a *app) pauseCommand() *cobra.Command {
-	var why string
+	var why, key string
 	cmd := &cobra.Command{
 		Use: "pause OPERATION", Short: "Rest the creates and the collection of one operation",
 		Long: `Rest the creates and the collection of one operation until counterfoil resume.
@@ -156,19 +160,21 @@ the pause is to last longer.`,
 			if err != nil {
 				return err
 			}
-			op, err := c.Pause(cmd.Context(), args[0], why)
+			op, err := c.Keyed(key).Pause(cmd.Context(), args[0], why)
 			if err != nil {
-				return reach(err)
+				return a.reachOnce(err, key)
 			}
+			a.noteReplay(op.OriginalStatus)
 			return a.show(op)
 		},
 	}
 	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
+	onceFlag(cmd, &key)
 	return cmd
 }
 
 func (a *app) resumeCommand() *cobra.Command {
-	var why string
+	var why, key string
 	cmd := &cobra.Command{
 		Use: "resume OPERATION", Short: "End the pause of an operation",
 		Long: `End what counterfoil pause began. To watch a job again after its deadline, or
@@ -183,11 +189,11 @@ after it was lost, is another thing: counterfoil decide OPERATION resume.`,
 			if err != nil {
 				return reach(err)
 			}
-			op, err := c.Resume(cmd.Context(), args[0], why)
+			op, err := c.Keyed(key).Resume(cmd.Context(), args[0], why)
 			if err != nil {
-				return reach(err)
+				return a.reachOnce(err, key)
 			}
-			if before.Paused == nil {
+			if a.noteReplay(op.OriginalStatus); before.Paused == nil && op.OriginalStatus == 0 {
 				fmt.Fprintln(a.stderr, "it was not paused; nothing was changed")
 				if slices.ContainsFunc(op.Allowed, func(x client.AllowedAction) bool { return slices.Contains(x.Decisions, "resume") }) {
 					fmt.Fprintf(a.stderr, "to watch its job again: counterfoil decide %s resume\n", op.ID)
@@ -197,6 +203,7 @@ after it was lost, is another thing: counterfoil decide OPERATION resume.`,
 		},
 	}
 	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
+	onceFlag(cmd, &key)
 	return cmd
 }
 

@@ -244,8 +244,8 @@ func TestParallel(t *testing.T) {
 	}
 	h.play("attempted")
 	h.play("accepted job-1")
-	if codes := run("POST", "/v1/operations/"+h.op+"/cancel", `{"why":"enough"}`); codes[202] != 20 {
-		t.Errorf("cancels answered %v, want 20 times 202", codes)
+	if codes := run("POST", "/v1/operations/"+h.op+"/cancel", `{"why":"enough"}`); codes[202] == 0 || codes[202]+codes[200] != 20 {
+		t.Errorf("cancels answered %v, want 202 and replays", codes)
 	}
 	if n := facts(h, events.TypeCancelRequested); n != 1 {
 		t.Errorf("%d wishes to cancel", n)
@@ -256,7 +256,7 @@ func TestParallel(t *testing.T) {
 func TestTextIsErased(t *testing.T) {
 	h := newHarness(t)
 	h.do("alice", "POST", "/v1/operations", map[string]string{"Idempotency-Key": "k"}, `{"provider":"example","params":{}}`)
-	h.do("alice", "POST", "/v1/operations/"+h.op+"/cancel", nil, `{"why":"SAID <here>"}`)
+	h.do("alice", "POST", "/v1/operations/"+h.op+"/cancel", map[string]string{"Idempotency-Key": "c"}, `{"why":"SAID <here>"}`)
 	timeline := func() string {
 		w := h.do("alice", "GET", "/v1/operations/"+h.op+"/timeline", nil, "")
 		if w.Code != 200 || !strings.Contains(w.Body.String(), events.Sum([]byte("SAID <here>")).String()) {
@@ -708,8 +708,8 @@ func TestRequestLineHasTheTrace(t *testing.T) {
 	}
 	ask("GET", at+"/result", nil, "", 409)
 	ask("POST", "/v1/operations", map[string]string{"Idempotency-Key": `"traced"`}, `{"provider": "example", "params": {"n": 2}}`, 422)
-	ask("POST", at+"/pause", nil, `{"why": "a look"}`, 200)
-	ask("POST", at+"/resume", nil, `{"why": "seen"}`, 200)
+	ask("POST", at+"/pause", map[string]string{"Idempotency-Key": "a"}, `{"why": "a look"}`, 200)
+	ask("POST", at+"/resume", map[string]string{"Idempotency-Key": "b"}, `{"why": "seen"}`, 200)
 	ask("POST", at+"/decisions", map[string]string{"Idempotency-Key": `"d"`, "If-Match": `"v1"`}, `{"kind": "abandon", "why": "no"}`, 412)
 	for _, line := range []string{"attempted", "accepted job-9", "observed succeeded", "collected-files output=one errors=two"} {
 		h.play(line)
@@ -717,7 +717,7 @@ func TestRequestLineHasTheTrace(t *testing.T) {
 	ask("GET", at+"/timeline", nil, "", 200)
 	ask("GET", at+"/result", nil, "", 200)
 	ask("GET", at+"/result?file=errors", nil, "", 200)
-	ask("POST", at+"/cancel", nil, "", 409)
+	ask("POST", at+"/cancel", map[string]string{"Idempotency-Key": "c"}, "", 409)
 	named := 0
 	for line := range strings.Lines(h.log.String()) {
 		if strings.Contains(line, "operation=") {

@@ -91,20 +91,20 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 			}
 			for _, a := range told.Actions {
 				submit("full", "example", "default")
-				body, header := "", map[string]string{}
+				body, header := "", map[string]string{"Idempotency-Key": a.Action}
 				switch a.Action {
 				case "result":
 					for _, line := range []string{"attempted", "accepted job-1", "observed succeeded", `collected {"ok":true}`} {
 						h.play(line)
 					}
 				case "resume":
-					h.do("full", "POST", "/v1/operations/"+h.op+"/pause", nil, "")
+					h.do("full", "POST", "/v1/operations/"+h.op+"/pause", map[string]string{"Idempotency-Key": "p"}, "")
 				case "decide":
-					body, header = `{"kind":"abandon"}`, map[string]string{"If-Match": `"v1"`, "Idempotency-Key": "d"}
+					body, header["If-Match"] = `{"kind":"abandon"}`, `"v1"`
 				case "hold":
 					body = `{"provider":"example","scope":"all","why":"x"}`
 				case "release":
-					h.do("full", "POST", "/v1/holds", nil, `{"provider":"example","scope":"creates","why":"x"}`)
+					h.do("full", "POST", "/v1/holds", map[string]string{"Idempotency-Key": "h"}, `{"provider":"example","scope":"creates","why":"x"}`)
 					body = `{"provider":"example","why":"x"}`
 				}
 				check(a.Action, a.Verdict, h.ask("caller", a.Method, strings.Replace(a.Href, "{id}", h.op, 1), header, body))

@@ -255,10 +255,8 @@ func (h *handler) result(ctx context.Context, c *call) (answer, error) {
 func (h *handler) cancel(ctx context.Context, c *call) (answer, error) {
 	r := ingest.CancelRequest{Caller: c.caller, ID: c.operation, Body: c.body}
 	var err error
-	if values := c.r.Header["Idempotency-Key"]; len(values) > 0 {
-		if r.Key, err = ingest.ParseKey(values); err != nil {
-			return answer{}, err
-		}
+	if r.Key, err = ingest.ParseKey(c.r.Header["Idempotency-Key"]); err != nil {
+		return answer{}, err
 	}
 	if r.Version, err = c.ifMatch(); err != nil {
 		return answer{}, err
@@ -267,11 +265,10 @@ func (h *handler) cancel(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	status := http.StatusAccepted
-	if view.Terminal || view.Cancel != nil && !view.Cancel.Possible {
-		status = http.StatusOK // nothing is on its way
+	if view.OriginalStatus != 0 {
+		return markReplayed(operation(http.StatusOK, view), true), nil
 	}
-	return operation(status, view), nil
+	return operation(ingest.CancelStatus(view), view), nil
 }
 
 // ifMatch reads If-Match; 0 means that there is none.

@@ -7,15 +7,6 @@ import (
 	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
-// optionalKey reads Idempotency-Key; "" means that there is none.
-func (c *call) optionalKey() (string, error) {
-	values := c.r.Header["Idempotency-Key"]
-	if len(values) == 0 {
-		return "", nil
-	}
-	return ingest.ParseKey(values)
-}
-
 func (h *handler) pause(ctx context.Context, c *call) (answer, error) {
 	return c.rest(ctx, h.o.Service.Pause)
 }
@@ -28,7 +19,7 @@ func (h *handler) resume(ctx context.Context, c *call) (answer, error) {
 func (c *call) rest(ctx context.Context, do func(context.Context, ingest.PauseRequest) (ingest.View, bool, error)) (answer, error) {
 	r := ingest.PauseRequest{Caller: c.caller, ID: c.operation, Body: c.body}
 	var err error
-	if r.Key, err = c.optionalKey(); err != nil {
+	if r.Key, err = ingest.ParseKey(c.r.Header["Idempotency-Key"]); err != nil {
 		return answer{}, err
 	}
 	if r.Version, err = c.ifMatch(); err != nil {
@@ -50,7 +41,7 @@ func (h *handler) holds(ctx context.Context, c *call) (answer, error) {
 }
 
 func (h *handler) hold(ctx context.Context, c *call) (answer, error) {
-	key, err := c.optionalKey()
+	key, err := ingest.ParseKey(c.r.Header["Idempotency-Key"])
 	if err != nil {
 		return answer{}, err
 	}
@@ -67,7 +58,7 @@ func (h *handler) hold(ctx context.Context, c *call) (answer, error) {
 }
 
 func (h *handler) release(ctx context.Context, c *call) (answer, error) {
-	key, err := c.optionalKey()
+	key, err := ingest.ParseKey(c.r.Header["Idempotency-Key"])
 	if err != nil {
 		return answer{}, err
 	}

@@ -41,7 +41,6 @@ const (
 	paramHookID     = "HookOperationID"
 	paramHookKey    = "HookKey"
 	paramKey        = "IdempotencyKey"
-	paramKeyMaybe   = "IdempotencyKeyOptional"
 	paramMatch      = "IfMatch"
 	paramMatchMaybe = "IfMatchOptional"
 	paramNoneMatch  = "IfNoneMatch"
@@ -81,7 +80,6 @@ func params() map[string]*huma.Param {
 		paramHookID:     {Name: "id", In: "path", Required: true, Description: "The operation that the address was made for.", Schema: text(huma.Schema{})},
 		paramHookKey:    {Name: "key", In: "query", Description: "The address's own key, as it was given to the provider. The address counts only with it.", Schema: text(huma.Schema{})},
 		paramKey:        {Name: "Idempotency-Key", In: "header", Required: true, Description: key, Schema: keySchema},
-		paramKeyMaybe:   {Name: "Idempotency-Key", In: "header", Description: key, Schema: keySchema},
 		paramMatch:      {Name: "If-Match", In: "header", Required: true, Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
 		paramMatchMaybe: {Name: "If-Match", In: "header", Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
 		paramNoneMatch:  {Name: "If-None-Match", In: "header", Description: "ETags that you have. If one of them is current the answer is 304; for an operation with a wait it is so only once the wait has ended.", Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
@@ -204,10 +202,10 @@ func cancelSheet() sheet {
 	return sheet{
 		id: "cancelOperation", tag: tagOperations, title: "Ask for an operation's cancellation",
 		text:   "A wish: only the provider's word makes it cancelled, and the job may still end in another way.",
-		params: []string{paramID, paramKeyMaybe, paramMatchMaybe}, body: typeOf[ingest.WhyBody](),
-		answers: []outcome{showing(http.StatusAccepted, "The wish is recorded and served."), showing(http.StatusOK, "Nothing is on its way: it is cancelled, or cannot be any more.")},
+		params: []string{paramID, paramKey, paramMatchMaybe}, body: typeOf[ingest.WhyBody](),
+		answers: []outcome{showing(http.StatusAccepted, "The wish is recorded and served."), showing(http.StatusOK, "Nothing is on its way: it is cancelled, or cannot be any more. Or the key had asked for it before.", "Idempotent-Replayed")},
 		codes: []ingest.Code{
-			ingest.CodeKeyInvalid, ingest.CodePreconditionInvalid, ingest.CodeStale, ingest.CodeAlreadyTerminal, ingest.CodeCancelUnsupported, ingest.CodeNewerVersion,
+			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePreconditionInvalid, ingest.CodeStale, ingest.CodeAlreadyTerminal, ingest.CodeCancelUnsupported, ingest.CodeNewerVersion,
 		},
 	}
 }
@@ -244,10 +242,10 @@ func resumeSheet() sheet {
 
 func restSheet() sheet {
 	return sheet{
-		tag: tagOperations, params: []string{paramID, paramKeyMaybe, paramMatchMaybe}, body: typeOf[ingest.WhyBody](),
+		tag: tagOperations, params: []string{paramID, paramKey, paramMatchMaybe}, body: typeOf[ingest.WhyBody](),
 		answers: []outcome{showing(http.StatusOK, "The operation as it is now.", "Idempotent-Replayed")},
 		codes: []ingest.Code{
-			ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePreconditionInvalid, ingest.CodeStale, ingest.CodeAlreadyTerminal, ingest.CodeNewerVersion,
+			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePreconditionInvalid, ingest.CodeStale, ingest.CodeAlreadyTerminal, ingest.CodeNewerVersion,
 		},
 	}
 }
@@ -264,12 +262,12 @@ func holdSheet() sheet {
 	return sheet{
 		id: "placeHold", tag: tagHolds, title: "Hold a provider, or all of them",
 		text:   "For operators. The same hold again changes nothing, and a stronger one takes the place of a weaker.",
-		params: []string{paramKeyMaybe}, body: typeOf[ingest.HoldBody](),
+		params: []string{paramKey}, body: typeOf[ingest.HoldBody](),
 		answers: []outcome{
 			{status: http.StatusCreated, text: "The hold is in force.", body: typeOf[ingest.HoldView](), always: []string{"Location"}},
 			{status: http.StatusOK, text: "It was in force before.", body: typeOf[ingest.HoldView](), maybe: []string{"Idempotent-Replayed"}},
 		},
-		codes: []ingest.Code{ingest.CodeOperatorOnly, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeHoldStronger},
+		codes: []ingest.Code{ingest.CodeOperatorOnly, ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeHoldStronger},
 	}
 }
 
@@ -277,9 +275,9 @@ func releaseSheet() sheet {
 	return sheet{
 		id: "releaseHold", tag: tagHolds, title: "Release a hold",
 		text:   "For operators. The hold on all providers and those on single ones are released each by itself.",
-		params: []string{paramKeyMaybe}, body: typeOf[ingest.ReleaseBody](),
+		params: []string{paramKey}, body: typeOf[ingest.ReleaseBody](),
 		answers: []outcome{{status: http.StatusOK, text: "It is released; was tells what it was.", body: typeOf[ingest.HoldView](), maybe: []string{"Idempotent-Replayed"}}},
-		codes:   []ingest.Code{ingest.CodeOperatorOnly, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeNotHeld},
+		codes:   []ingest.Code{ingest.CodeOperatorOnly, ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeNotHeld},
 	}
 }
 

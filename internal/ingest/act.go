@@ -23,15 +23,19 @@ type CancelRequest struct {
 	Caller  Caller
 	ID      string
 	Body    []byte // {"why": …} or empty
-	Key     string // optional
+	Key     string // as ParseKey gave it; required
 	Version uint64 // optional: only if the operation is still at this version
 }
 
 // Cancel records the wish to cancel. The answer is the operation as it then
 // stands: the wish is a wish, and only the provider's word makes it cancelled.
 // A wish that is being served already is not recorded again, so any number of
-// callers may ask.
+// callers may ask. A key that recorded its wish before is answered with the
+// operation as it now stands, whatever became of it, and an OriginalStatus.
 func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
+	if r.Key == "" {
+		return View{}, keyMissing()
+	}
 	var body WhyBody
 	if len(r.Body) > 0 {
 		if err := decodeStrict(r.Body, &body); err != nil {
@@ -46,6 +50,12 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
+	fact := &events.CancelRequested{Who: r.Caller.Principal, Key: hashKey(r.Caller, r.Key), Why: digestOf(why)}
+	// The key is looked up first: what a retry finds may have ended since, or be at
+	// another version.
+	if original, err := v.wishedBefore(ctx, s, fact); original != 0 || err != nil {
+		return replayOf(v.view(r.Caller, s), original), err
+	}
 	switch refusal := cancelRefusal(s); {
 	case refusal != nil:
 		return View{}, refusal
@@ -54,17 +64,16 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	case s.Phase == projections.PhaseCancelled, wished(s):
 		return v.view(r.Caller, s), nil
 	}
-	fact := &events.CancelRequested{Who: r.Caller.Principal, Key: hashKey(r.Caller, r.Key)}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
-	if fact.Why, err = v.keep(ctx, why); err != nil {
+	if _, err := v.keep(ctx, why); err != nil {
 		return View{}, err
 	}
-	// Callers who ask at the same moment make the same fact, by its id, so that
-	// one of them stores it and the others find it stored. A crash before the
+	// Tries of one request at the same moment make the same fact, by its id, so
+	// that one of them stores it and the others find it stored. A crash before the
 	// append leaves no wish, and the caller asks again; after it the wish is in
 	// the ledger and the projector makes it due.
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %s", s.Operation, s.Sequence, fact.Who, fact.Key, fact.Why))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s key %s", s.Operation, fact.Key))
 	s, outcome, err := v.cfg.Journal.Append(ctx, s, events.Event{
 		ID: "cancel-" + hex.EncodeToString(sum[:16]), Source: v.cfg.Source, Time: v.cfg.Clock.Now(),
 		Actor: r.Caller.Principal, Fact: fact,
@@ -72,11 +81,44 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	if err != nil {
 		return View{}, fmt.Errorf("cancel %s (%s): %w", r.ID, outcome, err)
 	}
+	// Another request under the key may have been the one that stored it.
+	if _, err := v.wishedBefore(ctx, s, fact); err != nil {
+		return View{}, err
+	}
 	// The wish may have come too late meanwhile.
 	if s.Phase.Terminal() && s.Phase != projections.PhaseCancelled && !s.Cancel.Wished {
 		return View{}, cancelRefusal(s)
 	}
 	return v.view(r.Caller, s), nil
+}
+
+// wishedBefore gives the status that was answered when the caller's key recorded
+// this very wish, 0 if it did not. Under a key that recorded another one it
+// refuses.
+func (v *Service) wishedBefore(ctx context.Context, s projections.State, want *events.CancelRequested) (int, error) {
+	lines, err := v.cfg.Journal.Timeline(ctx, s.Operation)
+	if err != nil {
+		return 0, fmt.Errorf("cancel %s: %w", s.Operation, err)
+	}
+	var then projections.State
+	for _, line := range lines {
+		then, _ = projections.Fold(then, line.Entry)
+		have, ok := line.Entry.Event.Fact.(*events.CancelRequested)
+		if !ok || have.Key != want.Key || have.Who != want.Who {
+			continue
+		}
+		if have.Why != want.Why {
+			return 0, keyReused(s, "this Idempotency-Key asked for this cancellation with another reason")
+		}
+		return CancelStatus(ViewOf(then, line.Entry.Time)), nil
+	}
+	return 0, nil
+}
+
+// keyReused refuses another request under a key that recorded something on the
+// operation, which it names.
+func keyReused(s projections.State, detail string) *Refusal {
+	return &Refusal{Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Detail: detail}
 }
 
 // cancelRefusal says why a wish to cancel makes no sense in the state, or nil.
@@ -161,6 +203,9 @@ type DecideRequest struct {
 // Decide records a decision on the very state the caller saw. replayed says
 // that the key had recorded it before.
 func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, replayed bool, err error) {
+	if r.Key == "" {
+		return View{}, false, keyMissing()
+	}
 	now := v.cfg.Clock.Now()
 	fact, why, evidence, err := readDecision(r.Body, now)
 	if err != nil {
@@ -175,7 +220,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	// The key is looked up first: after the decision the version is another,
 	// and a retry must find its decision and not a refusal.
 	if done, err := v.decided(ctx, s, fact); done || err != nil {
-		return v.view(r.Caller, s), done, err
+		return replayOf(v.view(r.Caller, s), statusCreated), done, err
 	}
 	if asksProvider(fact.Choice) && !v.cfg.Directory.MayUse(r.Caller.Principal, s.Intent.Provider, s.Intent.Account) {
 		refusal := v.notAllowed(r.Caller, s.Intent.Provider, s.Intent.Account, "")
@@ -223,7 +268,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	case outcome == journal.Superseded:
 		done, err := v.decided(ctx, after, fact) // two tries of one request at once
 		if done || err != nil {
-			return v.view(r.Caller, after), done, err
+			return replayOf(v.view(r.Caller, after), statusCreated), done, err
 		}
 		return View{}, false, stale(after)
 	case after.Refused > s.Refused:
@@ -382,10 +427,7 @@ func (v *Service) decided(ctx context.Context, s projections.State, want *events
 		// A relative time is another one at each try, so Until is not compared.
 		if have.Choice != want.Choice || have.JobID != want.JobID || have.Which != want.Which ||
 			have.AcceptRisk != want.AcceptRisk || have.Why != want.Why || have.Evidence != want.Evidence {
-			return false, &Refusal{
-				Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
-				Detail: "this Idempotency-Key recorded another decision on this operation",
-			}
+			return false, keyReused(s, "this Idempotency-Key recorded another decision on this operation")
 		}
 		return true, nil
 	}

@@ -104,8 +104,10 @@ func (v *Service) actionViews(c Caller) []ActionView {
 type LimitsView struct {
 	Body           int `json:"body_bytes"`
 	IdempotencyKey int `json:"idempotency_key_characters"`
-	Wait           int `json:"wait_seconds"`
-	Page           int `json:"page"`
+	// Expiry is when a key is forgotten: never. The ledger is where keys are kept.
+	Expiry string `json:"idempotency_key_expires"`
+	Wait   int    `json:"wait_seconds"`
+	Page   int    `json:"page"`
 }
 
 // ProviderView is one provider of which the caller's principal may use an account.
@@ -152,7 +154,7 @@ func (v *Service) PublicCapabilities() Capabilities {
 		Service: "counterfoil", Version: cmp.Or(v.cfg.Build, "unknown"), KeyRequired: true,
 		Authenticate: "Authorization: Bearer cf_…, a key of this installation, which its operator gives out",
 		Decisions:    decisionKinds(), States: phases(),
-		Limits: LimitsView{MaxBody, MaxKey, int(MaxWait.Seconds()), MaxPage},
+		Limits: LimitsView{MaxBody, MaxKey, "never", int(MaxWait.Seconds()), MaxPage},
 	}
 }
 

@@ -25,7 +25,8 @@ type HoldView struct {
 	Since    *time.Time       `json:"since,omitempty"`
 	// Unreadable says why everything is held although nobody asked for it: a
 	// fact of this hold cannot be read. A release, or a hold, puts it right.
-	Unreadable string `json:"unreadable,omitempty"`
+	Unreadable     string `json:"unreadable,omitempty"`
+	OriginalStatus int    `json:"original_status,omitempty" doc:"Only in the answer to a request that its Idempotency-Key had recorded before: the HTTP status of its first answer."`
 	// Was is the hold that this request ended, or put another in place of.
 	Was *HoldView `json:"was,omitempty"`
 }
@@ -39,7 +40,7 @@ type HoldList struct {
 type HoldRequest struct {
 	Caller Caller
 	Body   []byte
-	Key    string // optional, as ParseKey gave it
+	Key    string // as ParseKey gave it; required
 }
 
 // Holds lists the holds in force.
@@ -70,6 +71,9 @@ func (v *Service) Holds(ctx context.Context, caller Caller) (HoldList, error) {
 func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, placed, replayed bool, err error) {
 	if refusal := v.May(r.Caller, Right{Action: ActHold}); refusal != nil {
 		return HoldView{}, false, false, refusal
+	}
+	if r.Key == "" {
+		return HoldView{}, false, false, keyMissing()
 	}
 	var body HoldBody
 	if err := decodeStrict(r.Body, &body); err != nil {
@@ -119,6 +123,9 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 		}
 		view.Was = &was
 	}
+	if replayed {
+		view.OriginalStatus = statusCreated
+	}
 	return view, placed, replayed, nil
 }
 
@@ -128,6 +135,9 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, replayed bool, err error) {
 	if refusal := v.May(r.Caller, Right{Action: ActHold}); refusal != nil {
 		return HoldView{}, false, refusal
+	}
+	if r.Key == "" {
+		return HoldView{}, false, keyMissing()
 	}
 	var body ReleaseBody
 	if err := decodeStrict(r.Body, &body); err != nil {
@@ -157,6 +167,9 @@ func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, re
 			return HoldView{}, false, err
 		}
 		view.Was = &was
+	}
+	if replayed {
+		view.OriginalStatus = statusDone
 	}
 	return view, replayed, nil
 }

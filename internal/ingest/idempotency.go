@@ -2,6 +2,13 @@ package ingest
 
 import "fmt"
 
+// A key of a principal is looked up, for ever, where its request is recorded: one
+// of a submit names an operation, one of a cancel, decision, pause or resume is
+// looked up among the facts of the operation that was named, one of a hold or
+// release among those of the hold. So the same key may cancel two operations,
+// which are two intents, and submit a third. The ledger is the only store of keys;
+// what records nothing uses none up.
+
 // ParseKey reads the values of an Idempotency-Key header: one, either bare or
 // as a structured-field string (RFC 9651) in quotes, as draft 07 of the header
 // wants it. Both spellings of a key are the same key: 1 to 255 visible ASCII
@@ -9,7 +16,7 @@ import "fmt"
 func ParseKey(values []string) (string, error) {
 	switch {
 	case len(values) == 0:
-		return "", &Refusal{Code: CodeKeyMissing, Detail: "send an Idempotency-Key header"}
+		return "", keyMissing()
 	case len(values) > 1:
 		return "", badKey("is there %d times, must be there once", len(values))
 	}
@@ -35,6 +42,36 @@ func ParseKey(values []string) (string, error) {
 		}
 	}
 	return key, nil
+}
+
+// keyMissing refuses what would record something under no key. Every use case
+// that changes something asks for one, so that no face can forget to.
+func keyMissing() *Refusal {
+	return &Refusal{Code: CodeKeyMissing, Detail: "send an Idempotency-Key header"}
+}
+
+// The status that the first answer to a request had, for its replays: HTTP's, on
+// other protocols too.
+const (
+	statusDone      = 200
+	statusCreated   = 201
+	statusSubmitted = 202
+)
+
+// CancelStatus is the HTTP status of an answer to a cancel: 202 while something
+// is on its way because of it.
+func CancelStatus(v View) int {
+	if v.Terminal || v.Cancel != nil && !v.Cancel.Possible {
+		return statusDone
+	}
+	return statusSubmitted
+}
+
+// replayOf marks a view as the answer to a request that was recorded before, and
+// did nothing now.
+func replayOf(v View, original int) View {
+	v.OriginalStatus = original
+	return v
 }
 
 // unquote reads a structured-field string without parameters.

@@ -16,7 +16,7 @@ type PauseRequest struct {
 	Caller  Caller
 	ID      string
 	Body    []byte // {"why": …} or empty
-	Key     string // optional, as ParseKey gave it
+	Key     string // as ParseKey gave it; required
 	Version uint64 // optional: only if the operation is still at this version
 }
 
@@ -41,6 +41,9 @@ func (v *Service) Resume(ctx context.Context, r PauseRequest) (view View, replay
 }
 
 func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (View, bool, error) {
+	if r.Key == "" {
+		return View{}, false, keyMissing()
+	}
 	var body WhyBody
 	if len(r.Body) > 0 {
 		if err := decodeStrict(r.Body, &body); err != nil {
@@ -59,19 +62,12 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	if paused {
 		fact = &events.OperationPaused{Who: r.Caller.Principal, Why: digestOf(why)}
 	}
-	// With a key the fact's id is the request's: a retry finds what it did, also
-	// where the operation was resumed, or paused, since. Without one, those who
-	// ask at the same moment make the same fact.
-	what := fmt.Appendf(nil, "%s %s %d %s", s.Operation, fact.Type(), s.Sequence, r.Caller.Principal)
-	if key := hashKey(r.Caller, r.Key); key != "" {
-		what = fmt.Appendf(nil, "%s key %s", s.Operation, key)
-	}
-	sum := sha256.Sum256(what)
+	// The fact's id is the request's: a retry finds what it did, also where the
+	// operation was resumed, or paused, since.
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s key %s", s.Operation, hashKey(r.Caller, r.Key)))
 	id := "pause-" + hex.EncodeToString(sum[:16])
-	if r.Key != "" {
-		if done, err := v.pausedBefore(ctx, s, id, fact); done || err != nil {
-			return v.view(r.Caller, s), done, err
-		}
+	if done, err := v.pausedBefore(ctx, s, id, fact); done || err != nil {
+		return replayOf(v.view(r.Caller, s), statusDone), done, err
 	}
 	switch refusal := pauseRefusal(s); {
 	case refusal != nil:
@@ -94,6 +90,10 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	if err != nil {
 		return View{}, false, fmt.Errorf("%s of %s (%s): %w", fact.Type(), r.ID, outcome, err)
 	}
+	// Another request under the key may have been the one that stored it.
+	if _, err := v.pausedBefore(ctx, s, id, fact); err != nil {
+		return View{}, false, err
+	}
 	if s.Phase.Terminal() && s.Paused != paused { // it ended meanwhile
 		return View{}, false, pauseRefusal(s)
 	}
@@ -111,10 +111,7 @@ func (v *Service) pausedBefore(ctx context.Context, s projections.State, id stri
 			continue
 		}
 		if have := line.Entry.Event.Fact; have.Type() != want.Type() || pauseReason(have) != pauseReason(want) {
-			return false, &Refusal{
-				Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
-				Detail: "this Idempotency-Key paused or resumed this operation in another way",
-			}
+			return false, keyReused(s, "this Idempotency-Key paused or resumed this operation in another way")
 		}
 		return true, nil
 	}

@@ -42,6 +42,9 @@ type SubmitRequest struct {
 // Nothing is stored unless all of it can be: an error leaves the key unused,
 // and where the store did not answer the same request may be sent again.
 func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, replayed bool, err error) {
+	if r.Key == "" {
+		return View{}, false, keyMissing()
+	}
 	s, err := DecodeSubmission(r.Body)
 	if err != nil {
 		return View{}, false, err
@@ -106,12 +109,9 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 // adopt answers a request whose key already names an operation.
 func (v *Service) adopt(caller Caller, s projections.State, fingerprint events.Digest) (View, bool, error) {
 	if s.Intent.Fingerprint != fingerprint {
-		return View{}, false, &Refusal{
-			Code: CodeKeyReused, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
-			Detail: "this Idempotency-Key named another request of yours; that operation is unchanged",
-		}
+		return View{}, false, keyReused(s, "this Idempotency-Key named another request of yours; that operation is unchanged")
 	}
-	return v.view(caller, s), true, nil
+	return replayOf(v.view(caller, s), statusSubmitted), true, nil
 }
 
 // view shows a state to a caller: whose it is where that is another principal, and

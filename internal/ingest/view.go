@@ -59,6 +59,8 @@ type View struct {
 
 	Allowed []Allowed `json:"allowed" doc:"What you may do now."`
 
+	OriginalStatus int `json:"original_status,omitempty" doc:"Only in the answer to a request that its Idempotency-Key had recorded before: the HTTP status of its first answer."`
+
 	Version  uint64 `json:"version" doc:"Counts facts. It is in the ETag, and goes into If-Match and ?after=."`
 	Sequence uint64 `json:"sequence" doc:"Of the newest fact in the ledger."`
 	// Trace is that of the operation's calls; for the log.

@@ -77,3 +77,43 @@ func operationIn(t *testing.T, a answer) string {
 	}
 	return op.ID
 }
+
+// FC-04 for what changes an operation: the same cancel, and the same decision,
+// again while the first is being stored. One fact, and nobody is told to come back.
+func TestFC04OverlappingActs(t *testing.T) {
+	for path, c := range map[string]struct{ fact, body, match string }{
+		"cancel":    {"cancel.requested", `{"why":"not wanted"}`, ""},
+		"decisions": {"decision.made", `{"kind":"extend","deadline":"result","until":"2h"}`, `"v1"`},
+	} {
+		variant(t, path, func(t *testing.T) {
+			slow := &hooks{publish: func(_ context.Context, s journal.Stream, m journal.Outgoing) error {
+				if s == journal.Ledger && strings.HasPrefix(kind(m), c.fact) {
+					time.Sleep(2 * time.Second)
+				}
+				return nil
+			}}
+			h := harness.New(t, harness.Options{NoPoller: true, Through: func(s journal.Store) journal.Store { return hookedStore{slow, s} }})
+			h.Mount(simulator.Example, "example", simulator.Options{})
+			id := h.Submit("k", "example", params("k")).ID
+			answers := make([]answer, 3)
+			var all sync.WaitGroup
+			for i := range answers {
+				all.Go(func() {
+					time.Sleep(time.Duration(i) * 500 * time.Millisecond)
+					header := []string{"Idempotency-Key", `"once"`}
+					if c.match != "" {
+						header = append(header, "If-Match", c.match)
+					}
+					answers[i] = ask(t, h, "POST", "/v1/operations/"+id+"/"+path, c.body, header...)
+				})
+			}
+			all.Wait()
+			for i, a := range answers {
+				if a.status < 200 || a.status > 299 || !strings.Contains(a.body, `"id":"`+id+`"`) {
+					t.Errorf("answer %d: %d %s", i, a.status, a.body)
+				}
+			}
+			want(t, "facts", len(factsOf(h, id, c.fact)), 1)
+		})
+	}
+}

@@ -84,3 +84,37 @@ func TestFC05KeyOfAnotherRequest(t *testing.T) {
 		}
 	})
 }
+
+// FC-05 for what changes an operation: a key that recorded a cancel or a decision
+// records no other on that operation, and says which one it is. On another
+// operation the key is free.
+func TestFC05KeyOfAnotherAct(t *testing.T) {
+	inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		for path, bodies := range map[string][2]string{
+			"cancel":    {`{"why":"not wanted"}`, `{"why":"in the way"}`},
+			"pause":     {`{"why":"a look"}`, `{"why":"a longer look"}`},
+			"decisions": {`{"kind":"extend","deadline":"result","until":"2h"}`, `{"kind":"abandon"}`},
+		} {
+			first, second := h.Submit("first"+path, "example", params(path)).ID, h.Submit("second"+path, "example", params(path+"2")).ID
+			act := func(id, body string) answer {
+				t.Helper()
+				return ask(t, h, "POST", "/v1/operations/"+id+"/"+path, body, "Idempotency-Key", `"k"`, "If-Match", `"v1"`)
+			}
+			if a := act(first, bodies[0]); a.status > 299 {
+				t.Fatalf("%s: %d %s", path, a.status, a.body)
+			}
+			before := len(h.Timeline(first))
+			var p client.Problem
+			a := act(first, bodies[1])
+			if err := json.Unmarshal([]byte(a.body), &p); err != nil || a.status != 422 || p.Code != "idempotency_key_reused" || p.Operation != first || p.RetryWith != "never" {
+				t.Errorf("%s under another body: %d %s", path, a.status, a.body)
+			}
+			want(t, path+": facts", len(h.Timeline(first)), before)
+			if a := act(second, bodies[1]); a.status > 299 || a.header.Get("Idempotent-Replayed") != "" {
+				t.Errorf("%s of another operation: %d %s", path, a.status, a.body)
+			}
+		}
+		want(t, "calls to the provider", h.Sim.Count(simulator.Filter{}), 0)
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,4 +93,51 @@ func again(t *testing.T, h *harness.House, key, body, state string) client.Opera
 		t.Errorf("the replay has version %d, the operation %d, error %v", op.Version, now.Version, err)
 	}
 	return op
+}
+
+// FC-06 for what changes an operation: the answers to a decision and to a cancel
+// are lost. The same again finds what was done, while it is under way, after the
+// end, and from a later run of the service.
+func TestFC06ActsAgain(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Hour, "running", "succeeded")})
+		id := h.Submit("k", "example", params("k")).ID
+		h.Wait(id, time.Minute, "observing")
+		op, err := h.Client.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		acts := []struct{ path, body, match, fact, original string }{
+			{"decisions", `{"kind":"extend","deadline":"result","until":"20h"}`, fmt.Sprintf(`"v%d"`, op.Version), "decision.made", `"original_status":201`},
+			{"cancel", `{"why":"not wanted"}`, "", "cancel.requested", `"original_status":202`},
+		}
+		try := func(i int, replay bool) answer {
+			t.Helper()
+			act := acts[i]
+			header := []string{"Idempotency-Key", `"once"`}
+			if act.match != "" {
+				header = append(header, "If-Match", act.match)
+			}
+			a := ask(t, h, "POST", "/v1/operations/"+id+"/"+act.path, act.body, header...)
+			if a.status > 299 || (a.header.Get("Idempotent-Replayed") == "true") != replay || strings.Contains(a.body, act.original) != replay {
+				t.Errorf("%s, a replay %v: %d %s", act.path, replay, a.status, a.body)
+			}
+			want(t, act.fact, len(factsOf(h, id, act.fact)), 1)
+			return a
+		}
+		try(0, false)
+		try(0, true)
+		try(1, false)
+		try(1, true)
+		h.Wait(id, 5*time.Minute, "cancelled")
+		want(t, "cancels", h.Sim.Count(simulator.Filter{Call: simulator.Cancel}), 1)
+		h.Stop()
+		h.Start()
+		for i := range acts {
+			if a := try(i, true); !strings.Contains(a.body, `"state":"cancelled"`) {
+				t.Errorf("the replay does not show the end: %s", a.body)
+			}
+		}
+		want(t, "cancels", h.Sim.Count(simulator.Filter{Call: simulator.Cancel}), 1)
+	})
 }

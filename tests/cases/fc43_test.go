@@ -101,7 +101,7 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 			if i%8 != 0 {
 				continue
 			}
-			seen[fmt.Sprintf("%d cancel", i)] = ask(t, h, "POST", "/v1/operations/"+id+"/cancel", "").body
+			seen[fmt.Sprintf("%d cancel", i)] = ask(t, h, "POST", "/v1/operations/"+id+"/cancel", "", "Idempotency-Key", `"c"`).body
 			seen[fmt.Sprintf("%d decide", i)] = ask(t, h, "POST", "/v1/operations/"+id+"/decisions", `{"kind":"accept_result"}`, "Idempotency-Key", `"d"`, "If-Match", `"v1"`).body
 		}
 		for _, path := range []string{"/v1/operations", "/v1/capabilities", "/healthz", "/metrics", "/v1/operations/op_none"} {
