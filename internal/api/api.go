@@ -80,6 +80,9 @@ type answer struct {
 	body   any    // []byte where media is set; nil for none
 	// written says that the route has answered by itself.
 	written bool
+	// stream writes the body until it ends. What it fails with comes too late for an
+	// answer.
+	stream func(http.ResponseWriter) error
 }
 
 // call is one request on its way through a route.
@@ -160,6 +163,8 @@ func (h *handler) routes() []route {
 			post("/v1/operations", bodyJSON, h.submit, submitSheet()),
 			get("/v1/operations", false, h.list, listSheet()),
 			get("/v1/operations/{id}", false, h.get, getSheet()),
+			get("/v1/operations/{id}/events", false, h.watch, watchSheet()),
+			get("/v1/events", false, h.feed, feedSheet()),
 			get("/v1/operations/{id}/timeline", false, h.timeline, timelineSheet()),
 			get("/v1/operations/{id}/result", false, h.result, resultSheet()),
 			post("/v1/operations/{id}/cancel", bodyOptional, h.cancel, cancelSheet()),
@@ -409,6 +414,9 @@ func (a answer) write(w http.ResponseWriter) error {
 		w.Header().Set(name, value)
 	}
 	w.WriteHeader(a.status)
+	if a.stream != nil {
+		return a.stream(w)
+	}
 	if a.status == http.StatusNotModified || a.status == http.StatusNoContent {
 		return nil
 	}

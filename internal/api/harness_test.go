@@ -133,6 +133,7 @@ type harness struct {
 	doctor   *doctor.Doctor
 	keys     string        // the keys file
 	open     chan struct{} // see Options.Open
+	streams  ingest.StreamLimits
 }
 
 type lockedWriter struct {
@@ -153,8 +154,12 @@ func logInto(b *bytes.Buffer) *slog.Logger {
 func newHarness(t testing.TB) *harness {
 	t.Helper()
 	h := &harness{t: t, clock: &clock{now: time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)}, log: &bytes.Buffer{}, bearer: map[string]string{}}
+	return h.over(h.memory())
+}
+
+func (h *harness) memory() journal.Store {
 	h.store = memory.New(memory.Config{Now: h.clock.Now})
-	return h.over(h.store)
+	return h.store
 }
 
 func (h *harness) over(store journal.Store) *harness {
@@ -173,7 +178,7 @@ func (h *harness) over(store journal.Store) *harness {
 	h.service = ingest.New(ingest.Config{
 		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
-		ClockDifference: h.skew, Full: func() bool { return h.full },
+		ClockDifference: h.skew, Full: func() bool { return h.full }, Streams: h.streams,
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{

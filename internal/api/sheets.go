@@ -60,6 +60,8 @@ const (
 	paramUnaccepted = "Unaccepted"
 	paramFile       = "File"
 	paramProbe      = "Probe"
+	paramResume     = "AfterEvent"
+	paramLastEvent  = "LastEventID"
 )
 
 // params are the parameters that routes have.
@@ -98,6 +100,8 @@ func params() map[string]*huma.Param {
 		paramEntries:    {Name: "limit", In: "query", Description: "Facts on a page, " + strconv.Itoa(ingest.DefaultTimeline) + " if it is left out.", Schema: number(0, ingest.MaxTimeline)},
 		paramUnaccepted: {Name: "unaccepted", In: "query", Description: "true: give the result although a check of it failed.", Schema: &huma.Schema{Type: huma.TypeBoolean}},
 		paramFile:       {Name: "file", In: "query", Description: "One file of a result of several, by its name or its place from 0.", Schema: text(huma.Schema{})},
+		paramResume:     {Name: "after", In: "query", Description: "The id of the last event that you have; 0 has all there are told. Left out, the stream begins with how things stand.", Schema: number(0, 1<<62)},
+		paramLastEvent:  {Name: "Last-Event-ID", In: "header", Description: "As after, and it wins: browsers send it when they connect again.", Schema: text(huma.Schema{Pattern: "^[0-9]+$"})},
 		paramProbe:      {Name: "probe", In: "query", Description: "true: have every provider called, too.", Schema: &huma.Schema{Type: huma.TypeBoolean}},
 	}
 }
@@ -171,6 +175,30 @@ func getSheet() sheet {
 			{status: http.StatusOK, text: "The operation as it is now.", body: typeOf[ingest.View](), always: []string{"ETag", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
 			{status: http.StatusNotModified, text: "It is as you have it.", always: []string{"ETag", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
 		},
+	}
+}
+
+func watchSheet() sheet {
+	return sheet{
+		id: "watchOperation", tag: tagOperations, title: "Follow an operation as it happens",
+		text: "Server-sent events, each a CloudEvent in JSON: operation.snapshot.v1 with the operation as it stands, then every fact as it is stored, and operation.ended.v1 at the end. " +
+			"Who comes back with the id of its last event is told what it missed; where that id is none of this operation's, operation.reset.v1 shows it as it stands.",
+		params: []string{paramID, paramResume, paramLastEvent},
+		answers: []outcome{
+			{status: http.StatusOK, text: "The stream.", media: eventStream},
+			{status: http.StatusNoContent, text: "It has ended and you have all of it: do not connect again."},
+		},
+		codes: []ingest.Code{ingest.CodeNotAcceptable, ingest.CodeCursorInvalid, ingest.CodeTooManyStreams},
+	}
+}
+
+func feedSheet() sheet {
+	return sheet{
+		id: "watchOperations", tag: tagOperations, title: "Follow all your operations as it happens",
+		text:    "Server-sent events, each a CloudEvent in JSON: one for every fact, with the operation as it stands by then in short.",
+		params:  []string{paramWhose, paramOf, paramResume, paramLastEvent},
+		answers: []outcome{{status: http.StatusOK, text: "The stream.", media: eventStream}},
+		codes:   []ingest.Code{ingest.CodeNotAcceptable, ingest.CodeCursorInvalid, ingest.CodeCursorExpired, ingest.CodeTooManyStreams, ingest.CodeForbidden},
 	}
 }
 

@@ -50,6 +50,9 @@ const (
 	CodeResultUnavailable   Code = "result_unavailable"
 	CodeSignatureInvalid    Code = "signature_invalid"
 	CodeNewerVersion        Code = "newer_version"
+	CodeTooManyStreams      Code = "too_many_streams"
+	CodeNotAcceptable       Code = "not_acceptable"
+	CodeCursorExpired       Code = "cursor_expired"
 	CodeUnavailable         Code = "store_unavailable"
 	CodeKeysUnavailable     Code = "keys_unavailable"
 	CodeStorageLow          Code = "storage_low"
@@ -109,6 +112,7 @@ func Meanings() []Meaning {
 		{CodeNotFound, 404, "Not found", false, RetryNever, "Check the address. Operations of other principals are not shown."},
 		{CodeNoResult, 404, "The operation has no result", false, RetryNever, "Read the operation: it ended without one."},
 		{CodeMethodNotAllowed, 405, "The method is not allowed here", false, RetryNever, "Use a method of the Allow header."},
+		{CodeNotAcceptable, 406, "The answer cannot be had in a form that is accepted", false, RetrySameKey, "Accept a media type named in allowed."},
 		{CodeAlreadyTerminal, 409, "The operation has ended", false, RetryNever, "Nothing moves it any more; read its state."},
 		{CodeCancelUnsupported, 409, "The provider cannot cancel", false, RetryNever, "Wait for the job's end, or abandon the operation by a decision."},
 		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, RetrySameKey, "Take one of the decisions listed as allowed by the operation."},
@@ -120,6 +124,7 @@ func Meanings() []Meaning {
 		{CodeResultNotAccepted, 409, "The result failed a check", false, RetryNever, "Look at it with ?unaccepted=true, then decide: accept_result or retry_collection."},
 		{CodeNewerVersion, 409, "A newer version of the program owns this operation", false, RetrySameKey, "Ask a process of that version."},
 		{CodeResultUnavailable, 410, "The result cannot be had any more", false, RetryNever, "Read the operation's reason; retry_collection may help if it is allowed."},
+		{CodeCursorExpired, 410, "The stream cannot be resumed from so far back", false, RetryNever, "Read the list, then begin a new stream without a cursor."},
 		{CodeStale, 412, "The operation has moved on", false, RetrySameKey, "Read it again, decide again, and send the new ETag in If-Match."},
 		{CodeBodyTooLarge, 413, "The body is too large", false, RetrySameKey, "Send at most the number of bytes given."},
 		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send application/json."},
@@ -129,6 +134,7 @@ func Meanings() []Meaning {
 		{CodeUnknownProvider, 422, "There is no such provider", false, RetrySameKey, "Use one of those listed by GET /v1/capabilities."},
 		{CodeKeyReused, 422, "The key was used for another request", false, RetryNever, "If operation_id is what you mean, read it. Only a new intent takes a new key: with one, the same intent would be done twice."},
 		{CodePrecondition, 428, "The If-Match header is required", false, RetrySameKey, "Send the ETag of the state the decision was made on."},
+		{CodeTooManyStreams, 429, "Too many streams are open", true, RetrySameKey, "End one, or ask again after Retry-After; a wait of an operation is no stream."},
 		{CodeInternal, 500, "Something went wrong here", true, RetrySameKey, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
 		{CodeUnavailable, 503, "The store does not answer", true, RetrySameKey, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
 		{CodeStorageLow, 503, "There is too little room for new operations", true, RetrySameKey, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},

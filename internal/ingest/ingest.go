@@ -14,7 +14,7 @@
 // failure of the store, after which a submit may be repeated with its key.
 //
 // Limits: a list is a bounded scan of the newest history and may lag behind the
-// operations it names; waiting re-reads at intervals.
+// operations it names.
 package ingest
 
 import (
@@ -22,6 +22,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -93,16 +94,36 @@ type Config struct {
 	// it the request of the create is stored beside the intent. Nil where others call providers.
 	Bound func(provider, account, operation string) (baseURL, callbackURL string)
 
+	// Streams bounds the streams that are open at once. Optional.
+	Streams StreamLimits
+
+	// Log is told what callers are not. Nil: nobody.
+	Log *slog.Logger
+
 	// Full says that no new operation may be taken, since the room that is left is
 	// for those under way. Everything else is taken all the same. Nil means never.
 	Full func() bool
 }
 
-// Service answers callers. It is safe for concurrent use and keeps nothing.
-type Service struct{ cfg Config }
+// Service answers callers. It is safe for concurrent use. All it keeps is what it
+// knows of operations that somebody waits for.
+type Service struct {
+	cfg     Config
+	news    *news
+	streams streams
+}
 
 // New makes a Service.
-func New(cfg Config) *Service { return &Service{cfg} }
+func New(cfg Config) *Service {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{cfg: cfg, news: newNews(cfg.Journal, cfg.Clock, cfg.Log), streams: streams{limits: cfg.Streams.OrDefault(), by: map[string]int{}}}
+}
+
+// Run follows the ledger for callers who wait, while there are any, until ctx ends.
+// Without it they are answered all the same, later.
+func (v *Service) Run(ctx context.Context) { v.news.run(ctx) }
 
 // OperationID names the one operation of a principal's key, for ever.
 func OperationID(installation, principal, key string) string {

@@ -74,28 +74,38 @@ type WaitRequest struct {
 }
 
 // Wait gives the operation once it has another version than the caller has, or
-// is done; changed is false if the wait ended before. It looks again at growing
-// intervals of at most a second.
+// is done; changed is false if the wait ended before. While [Service.Run] follows the
+// ledger it hears of a fact as it is stored, and looks by itself at growing intervals
+// of at most a second otherwise.
 func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed bool, err error) {
 	s, err := v.load(ctx, r.Caller, r.ID, ActRead)
 	if err != nil {
 		return View{}, false, err
 	}
+	enough := func() bool { return view.Version != r.After && (!r.UntilDone || view.Done) }
+	if view = v.view(r.Caller, s); enough() || view.Terminal || r.Wait <= 0 {
+		return view, enough(), nil // a terminal operation is worth no wait
+	}
+	t, leave := v.news.join(s.Operation)
+	defer leave()
 	end := v.cfg.Clock.Now().Add(min(r.Wait, MaxWait))
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
-		view = v.view(r.Caller, s)
-		if view.Version != r.After && (!r.UntilDone || view.Done) {
+		s, grown, err := t.look(ctx, v.cfg.Journal, !v.news.followed())
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return view, false, nil // the caller left or the server stops: what is known is the answer
+		case err != nil:
+			return View{}, false, fmt.Errorf("read news of %s: %w", r.ID, err)
+		}
+		if view = v.view(r.Caller, s); enough() {
 			return view, true, nil
 		}
 		left := end.Sub(v.cfg.Clock.Now())
 		if left <= 0 || view.Terminal {
-			return view, false, nil // a terminal operation is worth no wait
+			return view, false, nil
 		}
-		if err := v.cfg.Clock.Sleep(ctx, min(gap, left)); err != nil {
-			return view, false, nil //nolint:nilerr // the caller left or the server stops: what is known is the answer
-		}
-		if s, err = v.cfg.Journal.Catch(ctx, s); err != nil {
-			return View{}, false, fmt.Errorf("read news of %s: %w", r.ID, err)
+		if v.news.await(ctx, min(gap, left), left, grown) != nil {
+			return view, false, nil // as above
 		}
 	}
 }
@@ -154,18 +164,9 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	if r.Session != "" && r.Cursor != "" {
 		problems = append(problems, FieldError{Field: "cursor", Code: FieldNotAllowed, Message: "does not go with session, whose list is one page"})
 	}
-	if r.Of == "" {
-		r.Of = OfOwn
-	}
-	action := ActRead
-	switch r.Of {
-	case OfOwn:
-	case OfTeam:
-		action = ActListTeam
-	case OfAll:
-		action = ActListAll
-	default:
-		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "is none of these", Allowed: []string{string(OfOwn), string(OfTeam), string(OfAll)}})
+	action, problem := r.whose()
+	if problem != nil {
+		problems = append(problems, *problem)
 	}
 	if r.Session != "" && r.Of != OfOwn {
 		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "does not go with session, which is a label of your own"})
@@ -199,6 +200,20 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 		page.NextCursor = v.cursor(r, found.Before)
 	}
 	return page, nil
+}
+
+// whose says what is asked for by a list of whose operations.
+func (r *ListRequest) whose() (Action, *FieldError) {
+	switch r.Of {
+	case OfOwn, "":
+		r.Of = OfOwn
+		return ActRead, nil
+	case OfTeam:
+		return ActListTeam, nil
+	case OfAll:
+		return ActListAll, nil
+	}
+	return "", &FieldError{Field: "of", Code: FieldNotAllowed, Message: "is none of these", Allowed: []string{string(OfOwn), string(OfTeam), string(OfAll)}}
 }
 
 // shows says whether an operation of the principal belongs to the list, for a

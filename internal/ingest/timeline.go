@@ -82,26 +82,34 @@ func (v *Service) Timeline(ctx context.Context, caller Caller, id string, after 
 			page.NextAfter = page.Entries[limit-1].Sequence
 			break
 		}
-		e := Entry{
-			Sequence: line.Entry.Sequence, ID: line.Entry.Event.ID, Time: line.Entry.Time.UTC(), Type: record.Type,
-			Source: line.Entry.Event.Source, Actor: line.Entry.Event.Actor,
-			Verdict: record.Verdict, Row: record.Row, From: record.From, To: record.To, Reason: record.Reason,
-			Projected: line.Record != nil,
-		}
-		if fact := line.Entry.Event.Fact; fact != nil {
-			e.Kind = fact.Kind().String()
-			if e.Fields, err = v.withTexts(ctx, readable(fact)); err != nil {
-				return TimelinePage{}, fmt.Errorf("read timeline of %s: %w", id, err)
-			}
+		e := entryOf(line.Entry, record)
+		e.Projected = line.Record != nil
+		if e.Fields, err = v.withTexts(ctx, e.Fields); err != nil {
+			return TimelinePage{}, fmt.Errorf("read timeline of %s: %w", id, err)
 		}
 		page.Entries = append(page.Entries, e)
 	}
 	return page, nil
 }
 
+// entryOf shows a fact with the verdict of a record that is not in the history yet.
+func entryOf(e projections.Entry, record projections.Record) Entry {
+	out := Entry{
+		Sequence: e.Sequence, ID: e.Event.ID, Time: e.Time.UTC(), Type: record.Type, Source: e.Event.Source, Actor: e.Event.Actor,
+		Verdict: record.Verdict, Row: record.Row, From: record.From, To: record.To, Reason: record.Reason,
+	}
+	if fact := e.Event.Fact; fact != nil {
+		out.Kind, out.Fields = fact.Kind().String(), readable(fact)
+	}
+	return out
+}
+
 // withTexts adds the texts that people gave beside the digests that facts have of
 // them. One that was erased is left out, and its digest stays.
 func (v *Service) withTexts(ctx context.Context, fields Fields) (Fields, error) {
+	if len(fields) == 0 {
+		return nil, nil
+	}
 	list := make(Fields, 0, len(fields)+2)
 	for _, field := range fields {
 		list = append(list, field)

@@ -380,6 +380,18 @@ func (j *Journal) Records(ctx context.Context, before uint64, limit int, keep fu
 	return page, nil
 }
 
+// LedgerEnd is the sequence of the ledger's newest fact, 0 if it is empty.
+func (j *Journal) LedgerEnd(ctx context.Context) (uint64, error) {
+	m, err := j.store.Last(ctx, Ledger, "facts.>")
+	if errors.Is(err, ErrNoMessage) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the ledger's end: %w", err)
+	}
+	return m.Sequence, nil
+}
+
 // LedgerTime is the message time of the ledger's newest fact, for comparing a
 // process's clock with the server's. False means an empty ledger.
 func (j *Journal) LedgerTime(ctx context.Context) (time.Time, bool, error) {

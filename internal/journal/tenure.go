@@ -247,6 +247,11 @@ func (f StoredFact) Partition() string {
 // Sequence is its place in the ledger.
 func (f StoredFact) Sequence() uint64 { return f.m.Sequence }
 
+// Operation is the id of its operation.
+func (f StoredFact) Operation() string {
+	return f.m.Subject[strings.LastIndexByte(f.m.Subject, '.')+1:]
+}
+
 // Entry decodes it.
 func (f StoredFact) Entry() projections.Entry { return entry(f.m) }
 

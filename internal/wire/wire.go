@@ -233,6 +233,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Build: cfg.Build,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
+		Log: cfg.Log,
 	})
 	s.hooks = webhook.New(webhook.Config{
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
@@ -285,6 +286,7 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 		})
 	}
 	if s.cfg.Roles.Any(Ingest) {
+		group.Go(func() error { s.ingest.Run(ctx); return nil })
 		options.Service, options.Keys, options.Doctor = s.ingest, denying{s.cfg.Keys, s.cfg.Credentials.table}, s.Doctor()
 		options.MCP = mcpapi.NewHandler(mcpapi.Options{
 			Build: s.cfg.Build, Log: s.cfg.Log, Now: s.cfg.Clock.Now, Stopping: ctx, Refused: s.metrics.Refused,

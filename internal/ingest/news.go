@@ -1,0 +1,354 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// newsKept facts of a watched operation are kept for those who are a little
+	// behind; who is further behind reads its timeline.
+	newsKept = 64
+	// newsIdle is how long the ledger is followed with nobody left who waits.
+	newsIdle = 30 * time.Second
+	// newsAgain is the pause after the ledger could not be read.
+	newsAgain = time.Second
+	// newsLook is how often somebody who waits looks for himself although the ledger
+	// is followed for him.
+	newsLook = 15 * time.Second
+)
+
+// news follows the ledger for all who wait for something to happen to an
+// operation, while there is anybody. It keeps nothing that the ledger does not
+// have: while it cannot read, they look for themselves at intervals.
+//
+// An operation is read once for all who wait for it, and each of its facts is
+// folded once.
+type news struct {
+	journal *journal.Journal
+	clock   Clock
+	log     *slog.Logger
+
+	mu        sync.Mutex        // guards what follows
+	topics    map[string]*topic // by operation
+	following bool              // every fact from now on reaches its topic
+	wanted    chan struct{}     // holds one when somebody waits and nothing follows
+}
+
+// topic is an operation that somebody waits for.
+type topic struct {
+	operation string
+	users     int // guarded by the mutex of news
+
+	mu    sync.Mutex // guards what follows
+	state projections.State
+	known bool          // state is as the ledger has it, but for facts that are on their way to add
+	items []*Happening  // the newest; all there are behind from
+	from  uint64        // ledger sequence
+	grown chan struct{} // closed when something is added, or is not known any more
+}
+
+// Happening is one fact of a watched operation and how it left it. It is shared
+// between all who watch.
+type Happening struct {
+	Entry Entry
+	After projections.State
+
+	once sync.Once
+	text []byte
+	err  error
+}
+
+// Text gives what write makes of it, which is called once for all who watch.
+func (h *Happening) Text(write func(*Happening) ([]byte, error)) ([]byte, error) {
+	h.once.Do(func() { h.text, h.err = write(h) })
+	return h.text, h.err
+}
+
+func newNews(j *journal.Journal, clock Clock, log *slog.Logger) *news {
+	return &news{journal: j, clock: clock, log: log, topics: map[string]*topic{}, wanted: make(chan struct{}, 1)}
+}
+
+// join takes part in what is known of an operation. leave must be called.
+func (n *news) join(operation string) (t *topic, leave func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t = n.topics[operation]
+	if t == nil {
+		t = &topic{operation: strings.Clone(operation), grown: make(chan struct{})}
+		n.topics[t.operation] = t
+	}
+	t.users++
+	if !n.following {
+		select {
+		case n.wanted <- struct{}{}:
+		default:
+		}
+	}
+	return t, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(n.topics, t.operation)
+		}
+	}
+}
+
+// followed says whether news reach those who wait without their looking.
+func (n *news) followed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.following
+}
+
+// run follows the ledger while somebody waits, until ctx ends.
+func (n *news) run(ctx context.Context) {
+	for {
+		select {
+		case <-n.wanted:
+		case <-ctx.Done():
+			return
+		}
+		if err := n.follow(ctx); err != nil && ctx.Err() == nil {
+			n.log.WarnContext(ctx, "the ledger could not be followed; who waits looks for himself meanwhile", "error", err)
+			if n.clock.Sleep(ctx, newsAgain) != nil {
+				return
+			}
+			n.want()
+		}
+	}
+}
+
+// want asks for the ledger to be followed, where somebody waits.
+func (n *news) want() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.topics) == 0 || n.following {
+		return
+	}
+	select {
+	case n.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// follow reads the ledger from its end on, until nobody has waited for a while.
+func (n *news) follow(ctx context.Context) error {
+	end, err := n.journal.LedgerEnd(ctx)
+	if err != nil {
+		return err
+	}
+	facts, err := n.journal.AllFacts(ctx, end+1)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = facts.Close() }() // the store lets go of it by itself
+	// What was read of an operation before may miss a fact that came since and is not
+	// behind the end: it is read again. What is read from here on misses none.
+	n.begin()
+	defer n.end()
+	for quiet := n.clock.Now(); ; {
+		fact, err := facts.NextStored(ctx, newsLook)
+		switch {
+		case errors.Is(err, journal.ErrNoMessage):
+		case err != nil:
+			return err
+		default:
+			if t := n.topic(fact.Operation()); t != nil {
+				t.add(fact.Entry())
+			}
+		}
+		switch now := n.clock.Now(); {
+		case n.waited():
+			quiet = now
+		case now.Sub(quiet) >= newsIdle && n.rest():
+			return nil
+		}
+	}
+}
+
+// begin says that every fact reaches its topic from now on.
+func (n *news) begin() {
+	n.mu.Lock()
+	n.following = true
+	list := n.all()
+	n.mu.Unlock()
+	for _, t := range list {
+		t.forget()
+	}
+}
+
+func (n *news) end() {
+	n.mu.Lock()
+	n.following = false
+	list := n.all()
+	n.mu.Unlock()
+	for _, t := range list {
+		t.forget()
+	}
+}
+
+// all lists the topics; mu is held.
+func (n *news) all() []*topic {
+	list := make([]*topic, 0, len(n.topics))
+	for _, t := range n.topics {
+		list = append(list, t)
+	}
+	return list
+}
+
+func (n *news) topic(operation string) *topic {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.topics[operation]
+}
+
+func (n *news) waited() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.topics) > 0
+}
+
+// rest ends the following unless somebody has come.
+func (n *news) rest() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.topics) > 0 {
+		return false
+	}
+	n.following = false
+	return true
+}
+
+// add folds a fact that was read from the ledger.
+func (t *topic) add(e projections.Entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known && e.Sequence <= t.state.Sequence {
+		return
+	}
+	if !t.known || e.Unreadable != nil || e.Event.Previous != t.state.Head {
+		// Whoever waits reads it whole: what does not say what it follows on may follow
+		// on a fact that was missed.
+		t.known = false
+		t.wake()
+		return
+	}
+	after, record := projections.Fold(t.state, e)
+	t.state = after
+	t.items = append(t.items, &Happening{Entry: entryOf(e, record), After: after})
+	if over := len(t.items) - newsKept; over > 0 {
+		t.from = t.items[over-1].Entry.Sequence
+		t.items = slices.Delete(t.items, 0, over)
+	}
+	t.wake()
+}
+
+// forget has the operation read anew.
+func (t *topic) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known = false
+	t.wake()
+}
+
+// wake tells all who wait; mu is held.
+func (t *topic) wake() {
+	close(t.grown)
+	t.grown = make(chan struct{})
+}
+
+// look gives the operation as it stands. Where fresh is set what is known of it does
+// not do, since nobody may follow the ledger.
+func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s projections.State, grown <-chan struct{}, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.learn(ctx, j, fresh); err != nil {
+		return projections.State{}, nil, err
+	}
+	return t.state, t.grown, nil
+}
+
+// learn reads the operation unless it is known; mu is held, so that one reads for all.
+func (t *topic) learn(ctx context.Context, j *journal.Journal, fresh bool) error {
+	if t.known && !fresh {
+		return nil
+	}
+	var s projections.State
+	var err error
+	if t.state.Facts > 0 {
+		s, err = j.Catch(ctx, t.state)
+	} else {
+		s, err = j.Current(ctx, t.operation)
+	}
+	if err != nil {
+		return err
+	}
+	moved := s.Sequence != t.state.Sequence
+	if moved {
+		// What came in between is in the timeline.
+		t.items, t.from = nil, s.Sequence
+	}
+	t.state, t.known = s, true
+	if moved {
+		t.wake() // the ledger's reader has nothing to add to it, and others wait
+	}
+	return nil
+}
+
+// after gives what happened behind a ledger sequence; whole is false where that is
+// to be read from the timeline.
+func (t *topic) after(ctx context.Context, j *journal.Journal, sequence uint64, fresh bool) (list []*Happening, whole bool, s projections.State, grown <-chan struct{}, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.learn(ctx, j, fresh); err != nil {
+		return nil, false, projections.State{}, nil, err
+	}
+	if sequence < t.from {
+		return nil, false, t.state, t.grown, nil
+	}
+	for i, h := range t.items {
+		if h.Entry.Sequence > sequence {
+			list = slices.Clone(t.items[i:])
+			break
+		}
+	}
+	return list, true, t.state, t.grown, nil
+}
+
+// await waits until grown is closed, at most left; or at most gap where nobody follows
+// the ledger. The error is ctx's.
+func (n *news) await(ctx context.Context, gap, left time.Duration, grown <-chan struct{}) error {
+	d := gap
+	// Asked for behind the taking of grown, which is closed when the following ends.
+	if n.followed() {
+		d = min(newsLook, left)
+	}
+	select { // the clock of a test may not stand still meanwhile
+	case <-grown:
+		return ctx.Err()
+	default:
+	}
+	waiting, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-grown:
+			stop()
+		case <-waiting.Done():
+		}
+	}()
+	_ = n.clock.Sleep(waiting, d) // ctx says why it ended
+	stop()
+	<-done
+	return ctx.Err()
+}
