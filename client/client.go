@@ -255,6 +255,8 @@ type Problem struct {
 	State      string           `json:"state"`
 	Provider   *ProviderProblem `json:"problem"`
 	RetryAfter time.Duration    `json:"-"`
+
+	raw json.RawMessage // as it came; nil if it was not from the API
 }
 
 func (p *Problem) Error() string {
@@ -639,6 +641,9 @@ func readProblem(r *http.Response) error {
 		}
 	}
 	p.Status = r.StatusCode
+	if p.Code != "" {
+		p.raw = body
+	}
 	if n, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && n > 0 {
 		p.RetryAfter = time.Duration(n) * time.Second
 	}

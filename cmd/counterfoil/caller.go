@@ -22,9 +22,14 @@ import (
 
 const defaultServer = "http://127.0.0.1:7766"
 
+// serverAddress is that of the service, as the flags and the environment name it.
+func (a *app) serverAddress() string {
+	return firstOf(a.server, a.getenv("COUNTERFOIL_SERVER"), defaultServer)
+}
+
 // client gives the service as the flags and the environment name it.
 func (a *app) client() (*client.Client, error) {
-	server := firstOf(a.server, a.getenv("COUNTERFOIL_SERVER"), defaultServer)
+	server := a.serverAddress()
 	key := a.getenv("COUNTERFOIL_KEY")
 	if path := firstOf(a.keyFile, a.getenv("COUNTERFOIL_KEY_FILE")); path != "" && (a.keyFile != "" || key == "") {
 		text, err := readKey(path)

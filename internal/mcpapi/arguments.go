@@ -68,7 +68,10 @@ func readArguments(raw []byte, ours ...string) (arguments, error) {
 	}
 	a.body = append(a.body, '}')
 	if slices.Contains(ours, "id") {
-		if a.id, err = text(given, "id"); err != nil {
+		if a.id, err = text(given, "id"); err == nil {
+			err = idGiven(a.id)
+		}
+		if err != nil {
 			return arguments{}, err
 		}
 	}

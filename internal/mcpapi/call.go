@@ -93,11 +93,7 @@ func (s *server) handler(t tool) mcp.ToolHandler {
 // succeeded is the answer as a result: as structured content, and repeated as text
 // for clients that know none.
 func succeeded(a Answer) *mcp.CallToolResult {
-	document := a.Document
-	if a.Replayed {
-		document = with(document, "replayed", []byte("true"))
-	}
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(document)}}, StructuredContent: document}
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(a.Document)}}, StructuredContent: a.Document}
 }
 
 // with adds a member to a JSON object.
@@ -208,6 +204,14 @@ func storing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, storeTime)
 }
 
+// idGiven refuses no id at all; any other is for the service to look up.
+func idGiven(id string) error {
+	if id == "" {
+		return refuseField("/id", ingest.FieldRequired, "must be given")
+	}
+	return nil
+}
+
 func (s *server) submit(ctx context.Context, c *toolCall) (Answer, error) {
 	a, err := readArguments(c.raw, "idempotency_key")
 	if err != nil {
@@ -223,12 +227,18 @@ func (s *server) get(ctx context.Context, c *toolCall) (Answer, error) {
 	if err := decodeArguments(c.raw, &a); err != nil {
 		return Answer{}, err
 	}
+	if err := idGiven(a.ID); err != nil {
+		return Answer{}, err
+	}
 	return c.caller.use.Get(ctx, a.ID)
 }
 
 func (s *server) wait(ctx context.Context, c *toolCall) (Answer, error) {
 	var a waitArguments
 	if err := decodeArguments(c.raw, &a); err != nil {
+		return Answer{}, err
+	}
+	if err := idGiven(a.ID); err != nil {
 		return Answer{}, err
 	}
 	wait := defaultWait
@@ -281,7 +291,7 @@ func (s *server) list(ctx context.Context, c *toolCall) (Answer, error) {
 	if err := decodeArguments(c.raw, &a); err != nil {
 		return Answer{}, err
 	}
-	q := ListQuery{State: a.State, Provider: a.Provider, Session: a.Session, Limit: defaultPage, Cursor: a.Cursor}
+	q := ListQuery{Of: a.Of, State: a.State, Provider: a.Provider, Session: a.Session, Limit: defaultPage, Cursor: a.Cursor}
 	if a.Limit != 0 {
 		if a.Limit > ingest.MaxPage {
 			return Answer{}, refuseField("/limit", ingest.FieldOutOfBounds, fmt.Sprintf("must be between 1 and %d", ingest.MaxPage))
@@ -322,6 +332,9 @@ func (s *server) timeline(ctx context.Context, c *toolCall) (Answer, error) {
 	if err := decodeArguments(c.raw, &a); err != nil {
 		return Answer{}, err
 	}
+	if err := idGiven(a.ID); err != nil {
+		return Answer{}, err
+	}
 	if a.Limit > maxTimeline {
 		return Answer{}, refuseField("/limit", ingest.FieldOutOfBounds, fmt.Sprintf("must be between 1 and %d", maxTimeline))
 	}
@@ -341,6 +354,9 @@ func (s *server) capabilities(ctx context.Context, c *toolCall) (Answer, error) 
 func (s *server) result(ctx context.Context, c *toolCall) (Answer, error) {
 	var a resultArguments
 	if err := decodeArguments(c.raw, &a); err != nil {
+		return Answer{}, err
+	}
+	if err := idGiven(a.ID); err != nil {
 		return Answer{}, err
 	}
 	if a.MaxBytes > maxInline {
@@ -367,7 +383,7 @@ func (s *server) readResult(ctx context.Context, use UseCases, q ResultQuery, li
 		Operation: q.ID, File: q.File, MediaType: r.MediaType, Size: r.Size, SHA256: r.SHA256, Included: r.Whole,
 		Href: s.o.Base + "/v1/operations/" + url.PathEscape(q.ID) + "/result",
 	}
-	if query := resultParameters(q); len(query) > 0 {
+	if query := q.Parameters(); len(query) > 0 {
 		view.Href += "?" + query.Encode()
 	}
 	switch {
@@ -378,15 +394,4 @@ func (s *server) readResult(ctx context.Context, use UseCases, q ResultQuery, li
 		view.Base64 = base64.StdEncoding.EncodeToString(r.Data)
 	}
 	return view, nil
-}
-
-func resultParameters(q ResultQuery) url.Values {
-	values := url.Values{}
-	if q.File != "" {
-		values.Set("file", q.File)
-	}
-	if q.Unaccepted {
-		values.Set("unaccepted", "true")
-	}
-	return values
 }

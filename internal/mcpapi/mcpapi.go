@@ -71,8 +71,8 @@ type caller struct {
 	principal string // "" where the service knows, and we do not
 	keyID     string
 	trace     string // W3C trace context of the request; "" if it has none
-	// may says whether the tool is one the caller can use; nil: all of them.
-	may func(tool string) bool
+	// may gives what says whether the tool is one the caller can use.
+	may func(context.Context) func(tool string) bool
 }
 
 type callerKey struct{}
@@ -120,10 +120,10 @@ func (s *server) filterTools(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, req)
 		list, ok := result.(*mcp.ListToolsResult)
-		may := callerOf(ctx).may
-		if err != nil || !ok || may == nil {
+		if err != nil || !ok {
 			return result, err
 		}
+		may := callerOf(ctx).may(ctx)
 		kept := []*mcp.Tool{}
 		for _, t := range list.Tools {
 			if may(t.Name) {
@@ -194,9 +194,11 @@ func (h *Handler) ServeCaller(w http.ResponseWriter, r *http.Request, c ingest.C
 	who := &caller{
 		use: InProcess(h.service, c), principal: c.Principal, keyID: c.KeyID,
 		trace: r.Header.Get("Traceparent"),
-		may: func(tool string) bool {
-			right, needed := rightFor(tool)
-			return !needed || h.service.May(c, right) == nil
+		may: func(context.Context) func(string) bool {
+			return func(tool string) bool {
+				right, needed := rightFor(tool)
+				return !needed || h.service.May(c, right) == nil
+			}
 		},
 	}
 	held := &heldBack{ResponseWriter: w}
@@ -248,7 +250,7 @@ func (w *heldBack) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Serve serves the tools over one client's input and output, a message a line,
 // until the input or ctx ends. Both are closed then.
 func Serve(ctx context.Context, o Options, use UseCases, in io.ReadCloser, out io.WriteCloser) error {
-	ctx = withCaller(ctx, &caller{use: use})
+	ctx = withCaller(ctx, &caller{use: use, may: func(ctx context.Context) func(string) bool { return mayBySaying(ctx, use) }})
 	err := newServer(o).sdk.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
 		return nil

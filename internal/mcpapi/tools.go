@@ -2,6 +2,7 @@ package mcpapi
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -69,6 +70,48 @@ func rightFor(tool string) (right ingest.Right, needed bool) {
 	return ingest.Right{}, false // capabilities are for everybody
 }
 
+// mayBySaying tells by what the service says of the caller's rights. Where it says
+// nothing all tools are listed: the service refuses what is not allowed.
+func mayBySaying(ctx context.Context, use UseCases) func(tool string) bool {
+	var said struct {
+		Actions []struct {
+			Action  string `json:"action"`
+			Allowed bool   `json:"allowed"`
+		} `json:"actions"`
+		Providers []struct {
+			Submit []struct {
+				Allowed bool `json:"allowed"`
+			} `json:"submit"`
+		} `json:"providers"`
+	}
+	a, err := use.Capabilities(ctx)
+	if err != nil || json.Unmarshal(a.Document, &said) != nil || said.Actions == nil {
+		return func(string) bool { return true }
+	}
+	allowed := map[string]bool{}
+	for _, a := range said.Actions {
+		allowed[a.Action] = a.Allowed
+	}
+	for _, p := range said.Providers {
+		for _, account := range p.Submit {
+			allowed["submit"] = allowed["submit"] || account.Allowed
+		}
+	}
+	return func(tool string) bool {
+		switch tool {
+		case ToolSubmit:
+			return allowed["submit"]
+		case ToolCancel:
+			return allowed["cancel"]
+		case ToolDecide:
+			return allowed["decide"]
+		case ToolGet, ToolWait, ToolList, ToolResult, ToolTimeline:
+			return allowed["get"]
+		}
+		return true
+	}
+}
+
 const retryRule = " After a lost answer call again with the same idempotency_key and the same arguments: nothing is done twice, and the answer is the operation as it then stands. A new key is a new intent."
 
 // The arguments of tools whose body the service reads are described here and read
@@ -133,6 +176,7 @@ type (
 		Limit uint64 `json:"limit" jsonschema:"Entries, 1 to 200; 50 if left out."`
 	}
 	listArguments struct {
+		Of       string `json:"of" jsonschema:"own, team or all: whose operations; own if left out. The others need a scope."`
 		State    string `json:"state" jsonschema:"Only operations in this state; get_capabilities lists them."`
 		Provider string `json:"provider" jsonschema:"Only operations of this provider."`
 		Session  string `json:"session" jsonschema:"Only operations under this label of yours, in one page."`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -33,18 +34,15 @@ type UseCases interface {
 // Answer is what a use case gives.
 type Answer struct {
 	Document json.RawMessage // one JSON object, as the HTTP API answers it
-	Replayed bool            // the key had done it before
 	// Of the operation shown, for the log; "" if there is none or it is not known.
 	Operation, Trace string
 }
 
 // ListQuery bounds a list; what is zero does not filter.
 type ListQuery struct {
-	State    string `json:"state"`
-	Provider string `json:"provider"`
-	Session  string `json:"session"`
-	Limit    int    `json:"limit"`
-	Cursor   string `json:"cursor"`
+	Of, State, Provider, Session string
+	Limit                        int
+	Cursor                       string
 }
 
 // ResultQuery names a result.
@@ -52,6 +50,18 @@ type ResultQuery struct {
 	ID         string
 	File       string // one file of a result of several; "" for the whole
 	Unaccepted bool   // also one that failed a check
+}
+
+// Parameters are the query's in the address of a result.
+func (q ResultQuery) Parameters() url.Values {
+	values := url.Values{}
+	if q.File != "" {
+		values.Set("file", q.File)
+	}
+	if q.Unaccepted {
+		values.Set("unaccepted", "true")
+	}
+	return values
 }
 
 // Result is a collected result, or what is known of one that is too large.
@@ -70,6 +80,15 @@ type Refused struct {
 }
 
 func (r *Refused) Error() string { return "the service refused: " + string(r.Code) }
+
+// NotReached is what a service that did not answer amounts to: nobody knows what
+// became of the request.
+func NotReached(err error) error {
+	return &ingest.Refusal{
+		Code: ingest.CodeUnavailable, RetryAfter: ingest.RetryUnavailable,
+		Detail: "the service did not answer (" + err.Error() + "); whether anything was recorded is not known: call again with the same idempotency_key",
+	}
+}
 
 // InProcess gives the use cases of the service in this process, for the caller.
 func InProcess(service *ingest.Service, c ingest.Caller) UseCases {
@@ -91,32 +110,33 @@ func shown(document any) (Answer, error) {
 }
 
 // shownView is the answer with an operation.
-func shownView(view ingest.View, replayed bool, err error) (Answer, error) {
+func shownView(view ingest.View, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
 	a, err := shown(view)
-	a.Replayed, a.Operation, a.Trace = replayed, view.ID, view.Trace
+	a.Operation, a.Trace = view.ID, view.Trace
 	return a, err
 }
 
 func (p *inProcess) Submit(ctx context.Context, key string, body []byte, traceParent string) (Answer, error) {
-	return shownView(p.service.Submit(ctx, ingest.SubmitRequest{Caller: p.caller, Key: key, Body: body, TraceParent: traceParent}))
+	view, _, err := p.service.Submit(ctx, ingest.SubmitRequest{Caller: p.caller, Key: key, Body: body, TraceParent: traceParent})
+	return shownView(view, err)
 }
 
 func (p *inProcess) Get(ctx context.Context, id string) (Answer, error) {
 	view, err := p.service.Get(ctx, p.caller, id)
-	return shownView(view, false, err)
+	return shownView(view, err)
 }
 
 func (p *inProcess) Wait(ctx context.Context, id string, after uint64, wait time.Duration, untilDone bool) (Answer, error) {
 	view, _, err := p.service.Wait(ctx, ingest.WaitRequest{Caller: p.caller, ID: id, After: after, Wait: wait, UntilDone: untilDone})
-	return shownView(view, false, err)
+	return shownView(view, err)
 }
 
 func (p *inProcess) List(ctx context.Context, q ListQuery) (Answer, error) {
 	page, err := p.service.List(ctx, ingest.ListRequest{
-		Caller: p.caller, State: q.State, Provider: q.Provider, Session: q.Session, Limit: q.Limit, Cursor: q.Cursor,
+		Caller: p.caller, Of: ingest.Of(q.Of), State: q.State, Provider: q.Provider, Session: q.Session, Limit: q.Limit, Cursor: q.Cursor,
 	})
 	if err != nil {
 		return Answer{}, err
@@ -126,11 +146,12 @@ func (p *inProcess) List(ctx context.Context, q ListQuery) (Answer, error) {
 
 func (p *inProcess) Cancel(ctx context.Context, id, key string, version uint64, body []byte) (Answer, error) {
 	view, err := p.service.Cancel(ctx, ingest.CancelRequest{Caller: p.caller, ID: id, Key: key, Version: version, Body: body})
-	return shownView(view, false, err)
+	return shownView(view, err)
 }
 
 func (p *inProcess) Decide(ctx context.Context, id, key string, version uint64, body []byte) (Answer, error) {
-	return shownView(p.service.Decide(ctx, ingest.DecideRequest{Caller: p.caller, ID: id, Key: key, Version: version, Body: body}))
+	view, _, err := p.service.Decide(ctx, ingest.DecideRequest{Caller: p.caller, ID: id, Key: key, Version: version, Body: body})
+	return shownView(view, err)
 }
 
 func (p *inProcess) Timeline(ctx context.Context, id string, after uint64, limit int) (Answer, error) {

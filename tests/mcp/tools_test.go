@@ -185,12 +185,9 @@ func TestAgentTakesAnOperationToItsResult(t *testing.T) {
 			t.Fatalf("submitted: %+v", op)
 		}
 		// A lost answer: the same call again.
-		var again struct {
-			client.Operation
-			Replayed bool `json:"replayed"`
-		}
-		if call(t, s, "submit_operation", arguments, &again); again.ID != op.ID || !again.Replayed {
-			t.Errorf("the same call again: %s, replayed %v", again.ID, again.Replayed)
+		var again client.Operation
+		if call(t, s, "submit_operation", arguments, &again); again.ID != op.ID || again.OriginalStatus != 202 {
+			t.Errorf("the same call again: %s, its first status %d", again.ID, again.OriginalStatus)
 		}
 		var early client.Problem
 		if r := call(t, s, "get_result", object(`{"id": "`+op.ID+`"}`), &early); !r.IsError || early.Code != "result_not_ready" || !early.Retryable {
@@ -258,11 +255,11 @@ func TestSameIntentHasSameFingerprint(t *testing.T) {
 		}
 		var same struct {
 			ID       string
-			Replayed bool
+			Original int `json:"original_status"`
 		}
 		call(t, s, "submit_operation", object(`{"tags": {"a": "1", "b": "2"}, "idempotency_key": "k", "params": {"text": "café <&>", "big": 15e-1, "correlation": "a"},
 			"provider": "example", "session": "another"}`), &same)
-		if same.ID != op.ID || !same.Replayed {
+		if same.ID != op.ID || same.Original != 202 {
 			t.Errorf("by MCP it is %s, by HTTP %s", same.ID, op.ID)
 		}
 		var p client.Problem
@@ -283,7 +280,7 @@ func TestRefusalsAreProblems(t *testing.T) {
 			{"submit_operation", `{"idempotency_key": "a", "provider": "example", "params": {}, "colour": 1}`, "validation_failed", "/colour"},
 			{"submit_operation", `{"idempotency_key": "a", "provider": "example", "params": {"n": 9007199254740993}}`, "number_out_of_range", "/params/n"},
 			{"submit_operation", `{"idempotency_key": "a", "provider": "nobody", "params": {}}`, "unknown_provider", "/provider"},
-			{"get_operation", `{}`, "invalid_id", "id"},
+			{"get_operation", `{}`, "validation_failed", "/id"},
 			{"get_operation", `{"id": "op_x", "more": 1}`, "validation_failed", "/more"},
 			{"get_operation", `{"id": "op_x"}`, "not_found", ""},
 			{"get_operation", `{"id": "op.>"}`, "invalid_id", "id"},
@@ -330,14 +327,11 @@ func TestDecideOnce(t *testing.T) {
 			t.Fatalf("%s\n%s", op.State, h.Story(op.ID))
 		}
 		decision := fmt.Sprintf(`{"id": %q, "idempotency_key": "d", "version": %d, "kind": "abandon", "why": "it was a trial"}`, op.ID, op.Version)
-		var after struct {
-			client.Operation
-			Replayed bool
-		}
+		var after client.Operation
 		if call(t, s, "decide_operation", object(decision), &after); after.State != "abandoned" {
 			t.Errorf("decided: %s", after.State)
 		}
-		if call(t, s, "decide_operation", object(decision), &after); !after.Replayed {
+		if call(t, s, "decide_operation", object(decision), &after); after.OriginalStatus != 201 {
 			t.Error("the same decision again is not a replay")
 		}
 		var p client.Problem
