@@ -38,7 +38,22 @@ import (
 	"github.com/counterfoil/counterfoil/internal/webhook"
 )
 
-// Authenticator tells who calls.
+// Authenticator tells who calls. That of API keys is [ingest.Keys]; another, for
+// tokens or certificates, must give
+//
+//   - a principal, 1 to 64 of a-z, 0-9, _ and -, that names the same caller for ever,
+//     also with the next token: operations and idempotency keys are its own. One that
+//     two callers can come by makes them one;
+//   - a key id, which facts record beside the principal: it tells tokens apart and is
+//     no secret;
+//   - scopes, from what its issuer says and not from what the caller asks for. Without
+//     any the caller may do nothing;
+//   - the teams, as they are now, if scopes among them go by teams;
+//   - for whoever is nobody [ingest.Unauthenticated], in the same words whatever the
+//     reason; and [ingest.KeysError] where it cannot tell.
+//
+// It is asked before anything else and for every request, while the store may not
+// answer, so it needs neither the store nor the network for it.
 type Authenticator interface {
 	// Authenticate reads the values of the Authorization header.
 	Authenticate(header []string) (ingest.Caller, error)
