@@ -25,6 +25,7 @@ type ServiceFact interface {
 const (
 	TypeHoldPlaced   Type = "hold.placed.v1"
 	TypeHoldReleased Type = "hold.released.v1"
+	TypeKeyChanged   Type = "key.changed.v1"
 )
 
 // ErrUnknownType is wrapped by every error that says that this version does not
@@ -39,6 +40,8 @@ func NewService(t Type) ServiceFact {
 		return new(HoldPlaced)
 	case TypeHoldReleased:
 		return new(HoldReleased)
+	case TypeKeyChanged:
+		return new(KeyChanged)
 	}
 	return nil
 }
@@ -101,6 +104,42 @@ func (f *HoldReleased) Fields(v *codec.Visitor) {
 	codec.Digest(v, "y", &f.Why)
 	codec.Rest(v, &f.Extra)
 }
+
+// KeyChanged is what a keys file says of one key, as a process found it that
+// authenticates by it. Evidence: who gets in is decided by the file. There is
+// nothing of the secret in it.
+type KeyChanged struct {
+	KeyID     string
+	Principal string
+	Scopes    []string // what the key may do, also where its line does not say
+	Operator  bool     // has the operator's right
+	Team      string   // of the principal; "" for none
+	Expires   time.Time
+	Disabled  bool
+	Removed   bool // the file has no line of it any more
+	Extra     codec.Extra
+}
+
+// Type implements [ServiceFact].
+func (*KeyChanged) Type() Type { return TypeKeyChanged }
+
+func (*KeyChanged) serviceFact() {}
+
+// Fields implements [codec.Record].
+func (f *KeyChanged) Fields(v *codec.Visitor) {
+	codec.Text(v, "kid", &f.KeyID)
+	codec.Text(v, "w", &f.Principal)
+	codec.Texts(v, "s", &f.Scopes)
+	codec.Bool(v, "o", &f.Operator)
+	codec.Text(v, "t", &f.Team)
+	codec.Time(v, "e", &f.Expires)
+	codec.Bool(v, "d", &f.Disabled)
+	codec.Bool(v, "r", &f.Removed)
+	codec.Rest(v, &f.Extra)
+}
+
+// KeySubject is the subject attribute of the facts about one key.
+func KeySubject(id string) string { return "keys/" + id }
 
 const heldProviders = "providers" // what a hold without a provider is on
 

@@ -13,7 +13,7 @@ import (
 )
 
 func serviceTypes() []events.Type {
-	return []events.Type{events.TypeHoldPlaced, events.TypeHoldReleased}
+	return []events.Type{events.TypeHoldPlaced, events.TypeHoldReleased, events.TypeKeyChanged}
 }
 
 func serviceEvent(fact events.ServiceFact) events.ServiceEvent {

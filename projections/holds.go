@@ -69,6 +69,7 @@ func FoldHold(h Hold, e HoldEntry) Hold {
 		return h.set(scope, e.Time, f.Who, f.KeyID, f.Why, "")
 	case *events.HoldReleased:
 		return h.set(events.HoldNone, time.Time{}, "", "", events.Digest{}, "")
+	case *events.KeyChanged: // no fact of a hold
 	}
 	return h.set(events.HoldAll, e.Time, "", "", events.Digest{}, "the fact is missing")
 }

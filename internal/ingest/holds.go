@@ -265,6 +265,7 @@ func holdAuthor(f events.ServiceFact) (key, who string, why events.Digest) {
 		return f.Key, f.Who, f.Why
 	case *events.HoldReleased:
 		return f.Key, f.Who, f.Why
+	case *events.KeyChanged: // no fact of a hold
 	}
 	return "", "", events.Digest{} // could not be read
 }

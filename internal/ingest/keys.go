@@ -29,6 +29,7 @@ const (
 	maxKeysFile = 1 << 20
 	keyFileMode = 0o600
 	othersBits  = 0o077
+	lastYear    = 2200 // of an expiry
 )
 
 // Key is one line of the keys file. The secret itself is nowhere.
@@ -205,6 +206,8 @@ func (k Key) problem() string {
 		return "sha256 must be 64 hexadecimal digits"
 	case k.Team != "" && !contract.ValidName(k.Team):
 		return "team must be 1 to 64 of a-z, 0-9, _ and -"
+	case k.Expires.Year() > lastYear:
+		return fmt.Sprintf("expires must be before the end of %d", lastYear)
 	}
 	return checkScopes(k.Scopes)
 }

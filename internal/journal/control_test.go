@@ -203,3 +203,67 @@ func TestHoldNamesAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// What is known of keys is theirs alone: no hold and no provider, each at the
+// sequence it was decided on.
+func TestKeysAreKept(t *testing.T) {
+	onBoth(t, func(t *testing.T, store journal.Store) {
+		j := newJournal(store)
+		if err := j.RememberProvider(t.Context(), "key-a"); err != nil { // a name like the subject's
+			t.Fatal(err)
+		}
+		addHold(t, j, "a", placed("creates"))
+		fact := func(team string) events.ServiceEvent {
+			return events.ServiceEvent{
+				ID: fmt.Sprintf("e%d", ids.Add(1)), Source: "/test",
+				Fact: &events.KeyChanged{KeyID: "a", Principal: "alice", Scopes: []string{"read:own"}, Team: team},
+			}
+		}
+		add := func(r journal.KeyRecord, e events.ServiceEvent, want journal.Outcome) {
+			t.Helper()
+			if outcome, err := j.AppendKey(t.Context(), r, e); err != nil || outcome != want {
+				t.Fatal(outcome, err)
+			}
+		}
+		known := func(team string) journal.KeyRecord {
+			t.Helper()
+			list, err := j.Keys(t.Context())
+			if r := list["a"]; err != nil || len(list) != 1 || r.ID != "a" || r.Fact == nil || r.Fact.Team != team || r.Fact.Principal != "alice" {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			return list["a"]
+		}
+		add(journal.KeyRecord{ID: "a"}, fact("one"), journal.Stored)
+		first := known("one")
+		add(journal.KeyRecord{ID: "a"}, fact("two"), journal.Superseded) // another process was first
+		known("one")
+		add(first, fact("two"), journal.Stored)
+		add(first, fact("three"), journal.Superseded)
+		last := known("two")
+		// One of a later version is no fact to this one, and the next follows it.
+		if err := func() error {
+			header, data, _ := events.EncodeService(fact("x"))
+			header["ce-type"] = []string{"dev.counterfoil.key.changed.v9"}
+			_, err := store.Publish(t.Context(), journal.Control, journal.Outgoing{Subject: "control.key-a", Header: header, Data: data})
+			return err
+		}(); err != nil {
+			t.Fatal(err)
+		}
+		list, err := j.Keys(t.Context())
+		if r, ok := list["a"]; err != nil || !ok || r.Fact != nil {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		add(last, fact("three"), journal.Superseded)
+		add(list["a"], fact("three"), journal.Stored)
+		known("three")
+		if list, err := j.Providers(t.Context()); err != nil || !slices.Equal(list, []string{"key-a"}) {
+			t.Fatal("a key is taken for a provider", list, err)
+		}
+		if got := scopes(t, j); !slices.Equal(got, []string{"a:creates"}) {
+			t.Fatalf("holds %v", got)
+		}
+		if _, err := j.AppendKey(t.Context(), journal.KeyRecord{ID: "a.b"}, fact("x")); err == nil {
+			t.Error("an id with a dot became part of a subject")
+		}
+	})
+}

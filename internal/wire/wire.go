@@ -295,6 +295,14 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 			options.Hosts = []string{public.Host}
 		}
 		group.Go(func() error { return s.cfg.Keys.RunUses(ctx, s.cfg.Clock, s.cfg.Log) })
+		group.Go(func() error {
+			select {
+			case <-open:
+				return s.ingest.RunKeys(ctx, s.cfg.Keys, s.cfg.Log)
+			case <-ctx.Done():
+				return nil
+			}
+		})
 	}
 	group.Go(func() error { return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log) })
 	return group.Wait()
