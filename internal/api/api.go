@@ -16,7 +16,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -335,12 +334,6 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 	if err != nil {
 		return err
 	}
-	switch shown := a.body.(type) {
-	case ingest.View:
-		c.trace = shown.Trace
-	case ingest.TimelinePage:
-		c.trace = shown.Trace
-	}
 	return a.write(w)
 }
 
@@ -412,11 +405,11 @@ func (a answer) write(w http.ResponseWriter) error {
 	common(w.Header())
 	body, ok := a.body.([]byte)
 	if !ok && a.body != nil {
-		text, err := json.Marshal(a.body)
+		text, err := encode(a.body)
 		if err != nil {
-			return fmt.Errorf("write the answer: %w", err)
+			return err
 		}
-		body, a.media = append(text, '\n'), jsonType
+		body, a.media = text, jsonType
 	}
 	if a.media != "" {
 		w.Header().Set("Content-Type", a.media)

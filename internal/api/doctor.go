@@ -11,24 +11,20 @@ import (
 // doctor looks at the service. It is not for everyone, since it tells of every
 // principal's operations and, with ?probe=true, has providers called.
 func (h *handler) doctor(ctx context.Context, c *call) (answer, error) {
-	probe, action := c.q.Get("probe"), ingest.ActReport
-	if probe == "true" {
+	action := ingest.ActReport
+	if c.q.Get("probe") == "true" {
 		action = ingest.ActProbe
 	}
 	if refusal := c.caller.May(ingest.Right{Action: action}); refusal != nil {
 		return answer{}, refusal
 	}
-	var r doctor.Request
-	switch probe {
-	case "", "false":
-	case "true":
-		r.Probe = true
-	default:
-		return answer{}, parameter("probe", ingest.FieldNotAllowed, "must be true or false", "true", "false")
+	probe, err := c.q.flag("probe")
+	if err != nil {
+		return answer{}, err
 	}
 	ctx, stop := untilStopping(ctx)
 	defer stop()
-	report, err := h.o.Doctor.Look(ctx, r)
+	report, err := h.o.Doctor.Look(ctx, doctor.Request{Probe: probe})
 	if err != nil {
 		return answer{}, err
 	}

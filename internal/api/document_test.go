@@ -31,12 +31,18 @@ import (
 func documented(t testing.TB, o Options) http.Handler {
 	t.Helper()
 	h := newHandler(o)
+	tags := &shared{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent bytes.Buffer
 		r.Body = io.NopCloser(io.TeeReader(r.Body, &sent))
 		tee := &teeWriter{ResponseWriter: w}
 		// The mux writes the route it found into the request.
 		h.ServeHTTP(tee, r)
+		if etag := w.Header().Get("ETag"); etag != "" && tee.status == 200 && r.Method == http.MethodGet {
+			if before := tags.differs(r.URL.String(), etag, tee.body.Bytes()); before != "" {
+				t.Errorf("%s: the tag %s stands for\n%s\nand for\n%s", r.URL, etag, before, tee.body.Bytes())
+			}
+		}
 		for _, problem := range h.judge(r, sent.Bytes(), tee.status, w.Header(), tee.body.Bytes()) {
 			t.Errorf("%s %s: the document does not allow the answer %d: %s\n%s", r.Method, r.URL.Path, tee.status, problem, tee.body.Bytes())
 		}

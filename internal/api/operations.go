@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -30,30 +28,44 @@ func (h *handler) submit(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	c.operation = view.ID
-	a := operation(http.StatusAccepted, view)
-	if replayed {
-		a.status = http.StatusOK
-		a.header["Idempotent-Replayed"] = "true"
-		a.header["Content-Location"] = address(view.ID)
-		return a, nil
+	applied := ""
+	if wait := preferredWait(c.r.Header["Prefer"]); wait > 0 {
+		view, applied = h.follow(c, view, wait)
 	}
-	a.header["Location"] = address(view.ID)
-	return a, nil
+	status := http.StatusAccepted
+	if replayed || view.Terminal {
+		status = http.StatusOK
+	}
+	a, err := c.show(status, view)
+	if err != nil {
+		return answer{}, err
+	}
+	if status == http.StatusAccepted {
+		a.header["Location"] = address(view.ID)
+	}
+	a.header["Vary"] = "Prefer"
+	if applied != "" {
+		a.header["Preference-Applied"] = applied
+	}
+	return markReplayed(a, replayed), nil
+}
+
+// follow waits for the end of what was just submitted. Whatever goes wrong with
+// that, the submit went well, and its answer is what is known; so it is for a key
+// that may submit and not read.
+func (h *handler) follow(c *call, view ingest.View, seconds uint64) (ingest.View, string) {
+	ctx, stop := untilStopping(c.r.Context())
+	defer stop()
+	later, _, err := h.o.Service.Wait(ctx, ingest.WaitRequest{
+		Caller: c.caller, ID: view.ID, Wait: min(time.Duration(seconds)*time.Second, ingest.MaxWait), UntilDone: true,
+	})
+	if err != nil {
+		return view, ""
+	}
+	return later, waitApplied(seconds)
 }
 
 func address(id string) string { return "/v1/operations/" + id }
-
-func tag(version uint64) string { return `"v` + strconv.FormatUint(version, 10) + `"` }
-
-// operation answers with a view.
-func operation(status int, view ingest.View) answer {
-	header := map[string]string{"ETag": tag(view.Version)}
-	if !view.Terminal && view.NextPollAfter > 0 {
-		header["Retry-After"] = strconv.Itoa(view.NextPollAfter)
-	}
-	return answer{status: status, header: header, body: view}
-}
 
 // traceParent lets through what looks like W3C trace context and nothing else.
 func traceParent(s string) string {
@@ -64,67 +76,6 @@ func traceParent(s string) string {
 		return ""
 	}
 	return s
-}
-
-func (h *handler) get(ctx context.Context, c *call) (answer, error) {
-	q := c.q
-	r := ingest.WaitRequest{Caller: c.caller, ID: c.operation}
-	wait, err := q.number("wait", 1<<31)
-	if err != nil {
-		return answer{}, err
-	}
-	applied := ""
-	if prefer := preferredWait(c.r.Header["Prefer"]); wait == 0 && prefer > 0 {
-		wait = min(prefer, uint64(ingest.MaxWait/time.Second))
-		applied = "wait=" + strconv.FormatUint(wait, 10)
-	}
-	r.Wait = min(time.Duration(wait)*time.Second, ingest.MaxWait)
-	if r.After, err = q.number("after", 1<<62); err != nil {
-		return answer{}, err
-	}
-	if r.After == 0 {
-		if v, err := ingest.ParseVersion(c.r.Header.Get("If-None-Match")); err == nil {
-			r.After = v // any other tag is of no version of ours, so it does not match
-		}
-	}
-	switch until := q.Get("until"); until {
-	case "":
-	case "terminal", "done":
-		r.UntilDone = true
-	default:
-		return answer{}, parameter("until", ingest.FieldNotAllowed, "must be terminal", "terminal")
-	}
-	ctx, stop := untilStopping(ctx)
-	defer stop()
-	view, changed, err := h.o.Service.Wait(ctx, r)
-	if err != nil {
-		return answer{}, err
-	}
-	a := operation(http.StatusOK, view)
-	// Without a version to compare with, and at the end of a wait for the end,
-	// the caller has not seen this one.
-	if !changed && r.After == view.Version {
-		a = answer{status: http.StatusNotModified, header: a.header}
-	}
-	a.header["Vary"] = "Prefer"
-	if applied != "" {
-		a.header["Preference-Applied"] = applied
-	}
-	return a, nil
-}
-
-// preferredWait reads wait=N of Prefer headers; 0 means none.
-func preferredWait(values []string) uint64 {
-	for _, part := range strings.FieldsFunc(strings.Join(values, ","), func(r rune) bool { return r == ',' || r == ';' }) {
-		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if strings.EqualFold(strings.TrimSpace(name), "wait") {
-			n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
-			if err == nil {
-				return n
-			}
-		}
-	}
-	return 0
 }
 
 // query is the parameters of an address.
@@ -162,6 +113,16 @@ func (q query) number(name string, most uint64) (uint64, error) {
 		return 0, parameter(name, ingest.FieldOutOfBounds, "must be a whole number from 0 to "+strconv.FormatUint(most, 10))
 	}
 	return n, nil
+}
+
+func (q query) flag(name string) (bool, error) {
+	switch q.Get(name) {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	}
+	return false, parameter(name, ingest.FieldNotAllowed, "must be true or false", "true", "false")
 }
 
 func parameter(name string, code ingest.FieldCode, message string, allowed ...string) *ingest.Refusal {
@@ -212,20 +173,26 @@ func (h *handler) timeline(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	a := answer{status: http.StatusOK, header: map[string]string{"ETag": tag(page.Version)}, body: page}
+	c.trace = page.Trace
+	header := map[string]string{}
 	if page.NextAfter > 0 {
 		next := url.Values{"after": {strconv.FormatUint(page.NextAfter, 10)}}
 		if limit > 0 {
 			next.Set("limit", strconv.FormatUint(limit, 10))
 		}
-		a.header["Link"] = "<" + address(page.Operation) + "/timeline?" + next.Encode() + `>; rel="next"`
+		header["Link"] = "<" + address(page.Operation) + "/timeline?" + next.Encode() + `>; rel="next"`
 	}
-	return a, nil
+	// The version does not move when history gets a fact, or a text is erased.
+	return c.fresh(page, header, func(text []byte) string { return tag(page.Version, text) })
 }
 
 func (h *handler) result(ctx context.Context, c *call) (answer, error) {
 	q := c.q
-	r, err := h.o.Service.Result(ctx, c.caller, c.operation, q.Get("unaccepted") == "true", q.Get("file"))
+	unaccepted, err := q.flag("unaccepted")
+	if err != nil {
+		return answer{}, err
+	}
+	r, err := h.o.Service.Result(ctx, c.caller, c.operation, unaccepted, q.Get("file"))
 	if err != nil {
 		return answer{}, err
 	}
@@ -266,9 +233,10 @@ func (h *handler) cancel(ctx context.Context, c *call) (answer, error) {
 		return answer{}, err
 	}
 	if view.OriginalStatus != 0 {
-		return markReplayed(operation(http.StatusOK, view), true), nil
+		a, err := c.show(http.StatusOK, view)
+		return markReplayed(a, true), err
 	}
-	return operation(ingest.CancelStatus(view), view), nil
+	return c.show(ingest.CancelStatus(view), view)
 }
 
 // ifMatch reads If-Match; 0 means that there is none.
@@ -302,13 +270,16 @@ func (h *handler) decide(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	a := operation(http.StatusCreated, view)
-	a.header["Location"] = address(view.ID) + "/timeline"
+	status := http.StatusCreated
 	if replayed {
-		a.status = http.StatusOK
-		a.header["Idempotent-Replayed"] = "true"
+		status = http.StatusOK
 	}
-	return a, nil
+	a, err := c.show(status, view)
+	if err != nil {
+		return answer{}, err
+	}
+	a.header["Location"] = address(view.ID) + "/timeline"
+	return markReplayed(a, replayed), nil
 }
 
 // capabilities tells what may be asked for, and of what anybody may know where no
@@ -323,14 +294,8 @@ func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
 		path, _, _ := strings.Cut(a.Href, "?")
 		return !h.serves[a.Method+" "+path]
 	})
-	text, err := json.Marshal(shown)
-	if err != nil {
-		return answer{}, fmt.Errorf("write the capabilities: %w", err)
-	}
-	p := newPage(jsonType, append(text, '\n'))
-	a, err := p.answer(c)
-	a.header["Cache-Control"], a.header["Vary"] = "private, max-age=60", "Authorization"
-	return a, err
+	header := map[string]string{"Cache-Control": "private, max-age=60", "Vary": "Authorization"}
+	return c.fresh(shown, header, func(text []byte) string { return `"` + sumOf(text) + `"` })
 }
 
 // alive says that the process answers, whatever it depends on.

@@ -29,7 +29,11 @@ func (c *call) rest(ctx context.Context, do func(context.Context, ingest.PauseRe
 	if err != nil {
 		return answer{}, err
 	}
-	return markReplayed(operation(http.StatusOK, view), replayed), nil
+	a, err := c.show(http.StatusOK, view)
+	if err != nil {
+		return answer{}, err
+	}
+	return markReplayed(a, replayed), nil
 }
 
 func (h *handler) holds(ctx context.Context, c *call) (answer, error) {

@@ -2,11 +2,7 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 )
@@ -19,12 +15,6 @@ type page struct {
 }
 
 func newPage(media string, text []byte) page { return page{media, text, `"` + sumOf(text) + `"`} }
-
-// sumOf is short, and long enough that two texts of one service do not share it.
-func sumOf(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
-}
 
 // answer gives the page, or says that the caller has it.
 func (p page) answer(c *call) (answer, error) {
@@ -63,24 +53,4 @@ func queryOf(s sheet, params map[string]*huma.Param) []string {
 		}
 	}
 	return names
-}
-
-// matches says whether an If-None-Match header names the ETag: alone, in a list,
-// in its weak form, or by *. Quotes that are missing are forgiven.
-func matches(values []string, etag string) bool {
-	return slices.ContainsFunc(tags(values), func(t string) bool { return t == "*" || t == etag })
-}
-
-// tags reads the entity tags of a header as strong ones in quotes. None of ours has
-// a comma in it.
-func tags(values []string) []string {
-	var list []string
-	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
-		t := strings.TrimPrefix(strings.TrimSpace(part), "W/")
-		if t != "*" {
-			t = `"` + strings.Trim(t, `"`) + `"`
-		}
-		list = append(list, t)
-	}
-	return list
 }

@@ -84,7 +84,7 @@ func params() map[string]*huma.Param {
 		paramKey:        {Name: "Idempotency-Key", In: "header", Required: true, Description: key, Schema: keySchema},
 		paramMatch:      {Name: "If-Match", In: "header", Required: true, Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
 		paramMatchMaybe: {Name: "If-Match", In: "header", Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
-		paramNoneMatch:  {Name: "If-None-Match", In: "header", Description: "ETags that you have. If one of them is current the answer is 304; for an operation with a wait it is so only once the wait has ended.", Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
+		paramNoneMatch:  {Name: "If-None-Match", In: "header", Description: "ETags that you have. If one of them is current the answer is 304; for an operation with a wait it is so only once the wait has ended.", Schema: text(huma.Schema{Examples: []any{`"v7-1f8a0c5be4d2aa03"`}})},
 		paramPrefer:     {Name: "Prefer", In: "header", Description: "wait=N: wait up to N seconds for the answer, at most " + strconv.Itoa(int(ingest.MaxWait.Seconds())) + " (RFC 7240).", Schema: text(huma.Schema{Examples: []any{"wait=30"}})},
 		paramTrace:      {Name: "traceparent", In: "header", Description: "W3C trace context; the operation's calls are part of that trace.", Schema: text(huma.Schema{Examples: []any{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}})},
 		paramWait:       {Name: "wait", In: "query", Description: "Seconds to wait for news, of which at most " + strconv.Itoa(int(ingest.MaxWait.Seconds())) + " are waited.", Schema: number(0, 1<<31)},
@@ -117,7 +117,7 @@ func anys[T any](list []T) []any {
 // headers are the headers of answers that a caller can use.
 func headers() map[string]string {
 	return map[string]string{
-		"ETag":                "Names what is shown.",
+		"ETag":                "Strong. For an operation it has the version, and a sum of all that this caller is shown but next_poll_after.",
 		"Retry-After":         "Seconds after which asking again may show something new, or may succeed.",
 		"Location":            "Where the thing that was made is found.",
 		"Content-Location":    "The operation that the body shows.",
@@ -134,9 +134,9 @@ func headers() map[string]string {
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
-// showing answers with an operation.
+// showing answers a POST with an operation.
 func showing(status int, text string, maybe ...string) outcome {
-	return outcome{status: status, text: text, body: typeOf[ingest.View](), always: []string{"ETag"}, maybe: append(maybe, "Retry-After")}
+	return outcome{status: status, text: text, body: typeOf[ingest.View](), always: []string{"ETag", "Content-Location"}, maybe: append(maybe, "Retry-After")}
 }
 
 func same(text string, maybe ...string) outcome {
@@ -146,11 +146,11 @@ func same(text string, maybe ...string) outcome {
 func submitSheet() sheet {
 	return sheet{
 		id: "submitOperation", tag: tagOperations, title: "Submit an operation",
-		text:   "Records what is asked for before anything is done about it, and answers at once. The same request under the same key never acts again: it is answered with the operation as it now stands.",
-		params: []string{paramKey, paramTrace}, body: typeOf[ingest.SubmitBody](),
+		text:   "Records what is asked for before anything is done about it, and answers at once, or with Prefer: wait=N once it has ended. The same request under the same key never acts again: it is answered with the operation as it now stands.",
+		params: []string{paramKey, paramPrefer, paramTrace}, body: typeOf[ingest.SubmitBody](),
 		answers: []outcome{
-			{status: http.StatusAccepted, text: "Recorded; the job is yet to be made.", body: typeOf[ingest.View](), always: []string{"ETag", "Location"}, maybe: []string{"Retry-After"}},
-			{status: http.StatusOK, text: "The key named this operation before.", body: typeOf[ingest.View](), always: []string{"ETag", "Content-Location"}, maybe: []string{"Retry-After", "Idempotent-Replayed"}},
+			{status: http.StatusAccepted, text: "Recorded; the job is under way or yet to be made.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
+			{status: http.StatusOK, text: "The key named this operation before, or it ended within the wait.", body: typeOf[ingest.View](), always: []string{"ETag", "Content-Location", "Vary"}, maybe: []string{"Retry-After", "Idempotent-Replayed", "Preference-Applied"}},
 		},
 		codes: []ingest.Code{ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden},
 	}
@@ -206,9 +206,10 @@ func timelineSheet() sheet {
 	return sheet{
 		id: "getTimeline", tag: tagOperations, title: "Read what happened, oldest first",
 		text:   "Every fact of the operation, who caused it, and what it did.",
-		params: []string{paramID, paramAfterEntry, paramEntries},
+		params: []string{paramID, paramAfterEntry, paramEntries, paramNoneMatch},
 		answers: []outcome{
 			{status: http.StatusOK, text: "A page of facts.", body: typeOf[ingest.TimelinePage](), always: []string{"ETag"}, maybe: []string{"Link"}},
+			same("It is as you have it."),
 		},
 	}
 }
@@ -244,8 +245,8 @@ func decideSheet() sheet {
 		text:   "On the very state that was seen: If-Match says which.",
 		params: []string{paramID, paramKey, paramMatch}, body: typeOf[ingest.DecideBody](),
 		answers: []outcome{
-			{status: http.StatusCreated, text: "Recorded.", body: typeOf[ingest.View](), always: []string{"ETag", "Location"}, maybe: []string{"Retry-After"}},
-			{status: http.StatusOK, text: "The key had recorded this decision before.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Idempotent-Replayed"}, maybe: []string{"Retry-After"}},
+			{status: http.StatusCreated, text: "Recorded.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location"}, maybe: []string{"Retry-After"}},
+			{status: http.StatusOK, text: "The key had recorded this decision before.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location", "Idempotent-Replayed"}, maybe: []string{"Retry-After"}},
 		},
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePrecondition, ingest.CodePreconditionInvalid, ingest.CodeStale,

@@ -434,10 +434,12 @@ func (v *Service) decided(ctx context.Context, s projections.State, want *events
 	return false, nil
 }
 
-// ParseVersion reads an entity tag as View gives it: "v7" in quotes.
+// ParseVersion reads the version out of an entity tag such as "v7-1f8a0c5be4d2aa03",
+// or as one writes it by hand, "v7".
 func ParseVersion(tag string) (uint64, error) {
 	text, ok := strings.CutPrefix(strings.Trim(strings.TrimSpace(tag), `"`), "v")
-	if !ok || text == "" || len(text) > 19 || strings.Trim(text, "0123456789") != "" {
+	text, sum, summed := strings.Cut(text, "-")
+	if !ok || text == "" || len(text) > 19 || strings.Trim(text, "0123456789") != "" || summed && (sum == "" || strings.Trim(sum, "0123456789abcdef") != "") {
 		return 0, errors.New("want a version such as \"v7\"")
 	}
 	var n uint64

@@ -34,6 +34,7 @@ type View struct {
 	Tags     []Tag  `json:"tags,omitempty"`
 
 	State      projections.Phase      `json:"state" doc:"How it stands."`
+	Phase      projections.Phase      `json:"phase" doc:"The same as state."`
 	Terminal   bool                   `json:"terminal" doc:"Nothing moves it any more."`
 	Done       bool                   `json:"done" doc:"Waiting is over: it is terminal, or stopped until somebody decides. Late evidence can still move a stopped one."`
 	Quarantine projections.Quarantine `json:"quarantine,omitempty" doc:"Why it stopped, where it is quarantined."`
@@ -152,7 +153,7 @@ func ViewOf(s projections.State, now time.Time) View {
 	v := View{
 		ID: s.Operation, Provider: s.Intent.Provider, Account: s.Intent.Account,
 		Session: s.Intent.Session, Replaces: s.Intent.Replaces, RetryOf: s.Intent.RetryOf,
-		State: s.Phase, Terminal: s.Phase.Terminal(), Quarantine: s.Quarantine, Outcome: s.Outcome,
+		State: s.Phase, Phase: s.Phase, Terminal: s.Phase.Terminal(), Quarantine: s.Quarantine, Outcome: s.Outcome,
 		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Because, Paused: pauseView(s),
 		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),
 		Guarantee: GuaranteeView{s.Intent.Promises.Guarantee, Words(s.Intent.Promises)},
