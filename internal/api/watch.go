@@ -149,11 +149,20 @@ func (h *handler) watch(ctx context.Context, c *call) (answer, error) {
 		defer w.Close()
 		ctx, stop := untilStopping(ctx)
 		defer stop()
-		return h.tellAll(ctx, w, h.stream(to))
+		return h.tellAll(ctx, c, w, h.stream(to))
 	}), nil
 }
 
-func (h *handler) tellAll(ctx context.Context, w *ingest.Watch, s *stream) error {
+// entitled says whether the key that a stream was opened with still counts, and may
+// what it might then. It is asked before anything is told, so that a stream ends when
+// its key is revoked, expires or may do something else: who connects again is told why,
+// or goes on where it was.
+func (h *handler) entitled(c *call) bool {
+	now, err := h.o.Keys.Authenticate(c.r.Header["Authorization"])
+	return err == nil && now.Alike(c.caller)
+}
+
+func (h *handler) tellAll(ctx context.Context, c *call, w *ingest.Watch, s *stream) error {
 	s.buffer = append(strconv.AppendInt(append(s.buffer, "retry: "...), retryHint, 10), "\n\n"...)
 	view := func(name string, v ingest.View) error {
 		text, err := h.o.Service.ViewEvent(name, v)
@@ -178,6 +187,8 @@ func (h *handler) tellAll(ctx context.Context, w *ingest.Watch, s *stream) error
 			return nil //nolint:nilerr // the caller left, or the server stops: who connects again goes on where it was
 		case err != nil:
 			return err
+		case !h.entitled(c):
+			return nil
 		}
 		for _, happening := range list {
 			text, err := h.o.Service.Event(ctx, happening)
@@ -234,6 +245,8 @@ func (h *handler) feed(ctx context.Context, c *call) (answer, error) {
 			case ctx.Err() != nil:
 				return nil //nolint:nilerr // as above
 			case err != nil:
+			case !h.entitled(c):
+				return nil
 			case told == nil:
 				err = s.beat()
 			default:

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -318,6 +319,68 @@ func TestWatchBeats(t *testing.T) {
 		}
 		if strings.Contains(h.log.String(), "request failed") {
 			t.Error("somebody who leaves is told as a failure")
+		}
+	})
+}
+
+// A stream ends with the right to it: when its key is revoked or expires, or may do
+// something else, and nothing is told after that. Another key's change is none of it.
+func TestStreamsEndWithTheirKeys(t *testing.T) {
+	watched(t, func(t *testing.T, h *harness, _ bool) {
+		h.key("short", "alice", false, h.clock.Now().Add(time.Minute))
+		h.key("long", "alice", false, time.Time{})
+		op := h.submitted("alice", "k")
+		his := h.submitted("bob", "k")
+		target := "/v1/operations/" + op + "/events"
+		id := func(as string) string {
+			id, _, _ := strings.Cut(strings.TrimPrefix(h.bearer[as], "cf_"), ".")
+			return id
+		}
+		short, long, feed := h.listen("short", target, nil), h.listen("long", target, nil), h.listen("long", "/v1/events", nil)
+		mate := h.listen("mate", "/v1/operations/"+his+"/events", nil)
+		for _, l := range []*listener{short, long, feed, mate} {
+			if l.take(t); l.ended() {
+				t.Fatalf("a stream ended at once: %d", l.status)
+			}
+		}
+		// Another principal gets a key, and the team another name.
+		h.key("other", "other", false, time.Time{})
+		time.Sleep(beatTime)
+		synctest.Wait()
+		if long.ended() || feed.ended() || mate.ended() {
+			t.Error("a stream ended with somebody else's key")
+		}
+		key, _, err := ingest.NewKey(rand.Reader, "bob", false, h.clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key.Team = "green"
+		if err := ingest.AddKey(h.keys, key); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ingest.DisableKey(h.keys, id("long")); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*listener{long, feed, mate} {
+			l.take(t)
+		}
+		h.op = op
+		h.play("attempted")
+		h.op = his
+		h.play("attempted")
+		settle()
+		for name, l := range map[string]*listener{"watch": long, "feed": feed, "of the team": mate} {
+			if list, _ := l.take(t); len(list) > 0 || !l.ended() {
+				t.Errorf("%s goes on: %q", name, list)
+			}
+		}
+		if list, _ := short.take(t); len(list) != 1 || short.ended() {
+			t.Errorf("the other key's stream was told %q", list)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !short.ended() {
+			t.Error("a stream outlives its key")
 		}
 	})
 }

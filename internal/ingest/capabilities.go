@@ -83,6 +83,8 @@ func (v *Service) actionViews(c Caller) []ActionView {
 		{"timeline", "GET", "/v1/operations/{id}/timeline", ActRead},
 		{"result", "GET", "/v1/operations/{id}/result", ActRead},
 		{"list", "GET", "/v1/operations", ActRead},
+		{"watch", "GET", "/v1/operations/{id}/events", ActRead},
+		{"feed", "GET", "/v1/events", ActRead},
 		{"list_team", "GET", "/v1/operations?of=team", ActListTeam},
 		{"list_all", "GET", "/v1/operations?of=all", ActListAll},
 		{"cancel", "POST", "/v1/operations/{id}/cancel", ActCancel},

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -129,6 +130,13 @@ type Caller struct {
 
 // Team is the caller's own team, "" if it has none.
 func (c Caller) Team() string { return c.Teams[c.Principal] }
+
+// Alike says whether the other is the same principal with the same key, and may
+// see and do the very same.
+func (c Caller) Alike(other Caller) bool {
+	same := c.Principal == other.Principal && c.KeyID == other.KeyID && c.Operator == other.Operator && slices.Equal(c.Scopes, other.Scopes)
+	return same && (!slices.Contains(c.Scopes, ScopeReadTeam) || maps.Equal(c.Teams, other.Teams))
+}
 
 // Action is something that a caller can ask for.
 type Action string
