@@ -186,7 +186,7 @@ func TestWaits(t *testing.T) {
 					h.play("observed cancelled")
 				})
 				start := time.Now()
-				w := h.do("alice", "GET", "/v1/operations/"+h.op+c.target, header, "")
+				w := h.request("alice", "GET", "/v1/operations/"+h.op+c.target, header, "")
 				// The service looks again after at most a second.
 				if took := time.Since(start); w.Code != c.status || took < c.after || took > c.after+time.Second || c.after == 0 && took != 0 {
 					t.Errorf("%d after %s, want %d after %s: %s", w.Code, took, c.status, c.after, w.Body)
@@ -223,7 +223,7 @@ func TestSubmitWaits(t *testing.T) {
 				h.clock.real = true
 				h.over(h.store)
 				ask := func() (int, string, string) {
-					w := h.do(c.as, "POST", "/v1/operations", map[string]string{"Idempotency-Key": "k", "Prefer": c.prefer}, `{"provider":"example","params":{}}`)
+					w := h.request(c.as, "POST", "/v1/operations", map[string]string{"Idempotency-Key": "k", "Prefer": c.prefer}, `{"provider":"example","params":{}}`)
 					return w.Code, w.Header().Get("Preference-Applied"), w.Body.String()
 				}
 				ended := make(chan struct{})
@@ -234,7 +234,7 @@ func TestSubmitWaits(t *testing.T) {
 						return
 					}
 					id := ingest.OperationID("in_test", "alice", "k")
-					h.do("alice", "POST", "/v1/operations/"+id+"/decisions", map[string]string{"Idempotency-Key": "d", "If-Match": `"v1"`}, `{"kind":"abandon"}`)
+					h.request("alice", "POST", "/v1/operations/"+id+"/decisions", map[string]string{"Idempotency-Key": "d", "If-Match": `"v1"`}, `{"kind":"abandon"}`)
 				}()
 				start := time.Now()
 				code, applied, body := ask()
