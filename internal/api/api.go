@@ -145,11 +145,11 @@ const (
 // handler serves the routes.
 type handler struct {
 	o   Options
-	api huma.API
 	mux *http.ServeMux
-	// document gives what api describes as it is sent. Most processes are never
-	// asked for it, so it is written when one is.
-	document func() page
+	// described gives what the routes are, and document that as it is sent. Most
+	// processes are never asked for it, so it is made when one is.
+	described func() *huma.OpenAPI
+	document  func() page
 	// For capabilities: which routes there are, "GET /v1/holds", and those that say
 	// more without a key.
 	serves    map[string]bool
@@ -209,19 +209,18 @@ func Handler(o Options) http.Handler { return newHandler(o) }
 
 func newHandler(o Options) *handler {
 	h := &handler{o: o, mux: http.NewServeMux(), serves: map[string]bool{}}
-	h.api = newAPI(h.mux, o.Build)
-	doc := h.api.OpenAPI()
+	api := newAPI(h.mux, o.Build)
+	doc := api.OpenAPI()
 	methods := map[string][]string{}
-	for _, r := range h.routes() {
+	routes := h.routes()
+	for _, r := range routes {
 		h.serves[r.method+" "+r.path] = true
 		if r.open && r.method == http.MethodGet && !strings.Contains(r.path, "{") {
 			h.documents = append(h.documents, r.path)
 		}
 		r.query = queryOf(r.sheet, doc.Components.Parameters)
-		op := r.describe(doc)
-		doc.AddOperation(op)
 		serve := h.at(r.path, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) })
-		h.api.Adapter().Handle(op, func(ctx huma.Context) {
+		api.Adapter().Handle(&huma.Operation{Method: r.method, Path: r.path, OperationID: r.sheet.id}, func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			serve(w, r)
 		})
@@ -244,8 +243,14 @@ func newHandler(o Options) *handler {
 		}))
 	}
 	h.mux.Handle("/", h.nothing())
-	tidy(doc)
-	h.document = sync.OnceValue(func() page { return newPage(jsonType, written(doc)) })
+	h.described = sync.OnceValue(func() *huma.OpenAPI {
+		for _, r := range routes {
+			doc.AddOperation(r.describe(doc))
+		}
+		tidy(doc)
+		return doc
+	})
+	h.document = sync.OnceValue(func() page { return newPage(jsonType, written(h.described())) })
 	return h
 }
 

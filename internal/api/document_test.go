@@ -31,6 +31,7 @@ import (
 func documented(t testing.TB, o Options) http.Handler {
 	t.Helper()
 	h := newHandler(o)
+	h.described = onceFor(h)
 	tags := &shared{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent bytes.Buffer
@@ -47,6 +48,29 @@ func documented(t testing.TB, o Options) http.Handler {
 			t.Errorf("%s %s: the document does not allow the answer %d: %s\n%s", r.Method, r.URL.Path, tee.status, problem, tee.body.Bytes())
 		}
 	})
+}
+
+// described are the documents of all tests, by the routes that are in them: making
+// one takes longer than most tests do.
+var described struct {
+	mu  sync.Mutex
+	all map[string]*huma.OpenAPI // guarded by mu
+}
+
+func onceFor(h *handler) func() *huma.OpenAPI {
+	key := strings.Join(slices.Sorted(maps.Keys(h.serves)), " ")
+	own := h.described
+	return func() *huma.OpenAPI {
+		described.mu.Lock()
+		defer described.mu.Unlock()
+		if described.all == nil {
+			described.all = map[string]*huma.OpenAPI{}
+		}
+		if described.all[key] == nil {
+			described.all[key] = own()
+		}
+		return described.all[key]
+	}
 }
 
 type teeWriter struct {
@@ -88,7 +112,7 @@ func see(answer string) {
 // judge holds an answer against the document.
 func (h *handler) judge(r *http.Request, sent []byte, status int, header http.Header, body []byte) (problems []string) {
 	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	registry := h.api.OpenAPI().Components.Schemas
+	registry := h.described().Components.Schemas
 	valid := func(what string, s *huma.Schema, text []byte) {
 		var v any
 		if err := json.Unmarshal(text, &v); err != nil {
@@ -168,7 +192,7 @@ func (h *handler) operationAt(r *http.Request) *huma.Operation {
 	}
 	_, pattern := h.mux.Handler(r)
 	method, at, _ := strings.Cut(pattern, " ")
-	item := h.api.OpenAPI().Paths[at]
+	item := h.described().Paths[at]
 	if item == nil {
 		return nil
 	}
@@ -220,7 +244,7 @@ func (w whole) Run() int {
 func unseen() (lines []string) {
 	h := everything()
 	excused := unprovoked()
-	for at, item := range h.api.OpenAPI().Paths {
+	for at, item := range h.described().Paths {
 		for method, op := range operationsOf(item) {
 			for status := range op.Responses {
 				answer := method + " " + at + " " + status
@@ -254,7 +278,7 @@ func everything() *handler {
 func TestDocumentHasEveryRoute(t *testing.T) {
 	h := everything()
 	documented, table, ids := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for at, item := range h.api.OpenAPI().Paths {
+	for at, item := range h.described().Paths {
 		for method, op := range operationsOf(item) {
 			documented[method+" "+at] = true
 			if ids[op.OperationID] || op.OperationID == "" {
