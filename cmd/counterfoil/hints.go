@@ -32,7 +32,8 @@ func ownHint(code string) string {
 		return "give another --account, or ask the operator for this one"
 	case "not_found":
 		return "check the id; operations of other principals are not shown"
-	case "method_not_allowed", "unsupported_media_type":
+	case "method_not_allowed", "unsupported_media_type", "request_malformed", "headers_too_large", "transfer_coding_unsupported",
+		"http_version_unsupported", "expectation_failed":
 		return "is the service of another version than this command? counterfoil version says this one's"
 	case "unknown_provider":
 		return "counterfoil contract list shows the built-in ones; the operator knows which others there are"
@@ -50,9 +51,11 @@ func ownHint(code string) string {
 		return "counterfoil get lists the decisions that are allowed"
 	case "validation_failed":
 		return "correct what is listed above"
+	case "too_many_streams":
+		return "end another watch, or try again later"
 	case "signature_invalid":
 		return "" // no command signs anything
-	case "internal_error", "store_unavailable", "storage_low":
+	case "internal_error", "store_unavailable", "storage_low", "body_incomplete", "request_timeout":
 		return "repeat the command with the same key; if it stays, ask the operator, who has counterfoil doctor"
 	case "keys_unavailable":
 		return "the operator must repair the keys file: counterfoil doctor --data says what is wrong with it"

@@ -9,6 +9,8 @@
 // that of /readyz. GET /openapi.json describes the routes of the table, all of them
 // and no others.
 //
+// What net/http refuses before a handler runs is a problem, too (see refusingConn).
+//
 // Guarantees: a body over the limit is refused before anything is read of it; a
 // panic answers without detail; the log has the route, never the address, its
 // query, a header or a body.
@@ -21,7 +23,9 @@ import (
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
+	"os"
 	"path"
 	"runtime/debug"
 	"slices"
@@ -393,11 +397,16 @@ func (c *call) readBody(rule bodyRule) error {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	var over *http.MaxBytesError
+	var broken net.Error
 	switch {
 	case errors.As(err, &over):
 		return tooLarge
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &ingest.Refusal{Code: ingest.CodeRequestTimeout, Detail: "the whole request must have come within " + readTime.String()}
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &broken):
+		return &ingest.Refusal{Code: ingest.CodeBodyIncomplete, Detail: "the connection ended, or the caller stopped sending, before the body's end"}
 	case err != nil:
-		return &ingest.Refusal{Code: ingest.CodeMalformedJSON, Detail: "the body ended early"}
+		return &ingest.Refusal{Code: ingest.CodeRequestMalformed, Detail: "the chunks of the body, or what follows them, cannot be read"}
 	}
 	c.body = body
 	return nil

@@ -178,6 +178,9 @@ func (r route) codesOf() []ingest.Code {
 	if slices.Contains(r.sheet.params, paramID) {
 		codes = append(codes, ingest.CodeInvalidID, ingest.CodeNotFound, ingest.CodeForbidden)
 	}
+	if r.body != bodyNone {
+		codes = append(codes, ingest.CodeBodyIncomplete, ingest.CodeRequestTimeout, ingest.CodeRequestMalformed)
+	}
 	if r.sheet.body != nil {
 		codes = append(codes, ingest.CodeMediaType, ingest.CodeBodyTooLarge, ingest.CodeMalformedJSON, ingest.CodeDuplicateKey,
 			ingest.CodeNumberOutOfRange, ingest.CodeTooDeep, ingest.CodeInvalid)

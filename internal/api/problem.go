@@ -22,7 +22,8 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="counterfoil"`)
 	case p.Status == http.StatusUnsupportedMediaType:
 		w.Header().Set("Accept-Post", "application/json")
-	case p.Status == http.StatusRequestEntityTooLarge:
+	case p.Status == http.StatusRequestEntityTooLarge, p.Code == ingest.CodeRequestTimeout, p.Code == ingest.CodeBodyIncomplete,
+		p.Code == ingest.CodeRequestMalformed:
 		w.Header().Set("Connection", "close") // the rest of the body is not read
 	}
 	if p.RetryAfter > 0 {
@@ -67,6 +68,11 @@ func ErrorsDocument() string {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", code, meanings[code])
 	}
 	b.WriteString("\nA 503 (but `storage_low`) or a lost connection after a submit leaves it open whether the operation was recorded. Send the same request with the same `Idempotency-Key`: it is recorded once, whichever it was.\n")
+	b.WriteString("\n## Before there is a request\n\n" +
+		"What cannot be read as a request is refused by a problem, too, whose `instance` is empty, and the connection is closed.\n" +
+		"Without a word are closed: a connection on which no whole header came within " + headerTime.String() + ", and one whose caller does not read\n" +
+		"an answer within " + writeTime.String() + " (" + resultTime.String() + " for a result). A whole request must come within " + readTime.String() + "; a body that does not is\n" +
+		"answered with `request_timeout`. The answer to HEAD has the headers of the problem and no body.\n")
 	return b.String()
 }
 

@@ -46,13 +46,14 @@ func Serve(ctx context.Context, listener net.Listener, h http.Handler, log *slog
 	base, cut := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), stoppingKey{}, ctx))
 	defer cut()
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		Handler: serving(h), ConnContext: connContext, ConnState: connState, DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: headerSize, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return base },
 	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(refusingListener{listener}); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 		}
 		return nil

@@ -23,6 +23,13 @@ const (
 	CodeMethodNotAllowed    Code = "method_not_allowed"
 	CodeBodyTooLarge        Code = "body_too_large"
 	CodeMediaType           Code = "unsupported_media_type"
+	CodeRequestMalformed    Code = "request_malformed"
+	CodeBodyIncomplete      Code = "body_incomplete"
+	CodeRequestTimeout      Code = "request_timeout"
+	CodeExpectation         Code = "expectation_failed"
+	CodeHeadersTooLarge     Code = "headers_too_large"
+	CodeTransferCoding      Code = "transfer_coding_unsupported"
+	CodeHTTPVersion         Code = "http_version_unsupported"
 	CodeMalformedJSON       Code = "malformed_json"
 	CodeDuplicateKey        Code = "duplicate_key"
 	CodeNumberOutOfRange    Code = "number_out_of_range"
@@ -94,6 +101,13 @@ const (
 // Meanings lists every code, sorted by status, then name.
 func Meanings() []Meaning {
 	list := []Meaning{
+		{CodeRequestMalformed, 400, "The request is not HTTP as this server reads it", false, RetrySameKey, "Send HTTP/1.1 (RFC 9112): a request line, a Host header, names and values without control characters, whole chunks."},
+		{CodeBodyIncomplete, 400, "The body ended before its end", true, RetrySameKey, "Send the whole request again, with the same Idempotency-Key."},
+		{CodeRequestTimeout, 408, "The body came too slowly", true, RetrySameKey, "Send the request again, with the same Idempotency-Key: nothing was recorded."},
+		{CodeExpectation, 417, "The expectation is not known", false, RetrySameKey, "Send no Expect header, or 100-continue."},
+		{CodeHeadersTooLarge, 431, "The header fields are too large", false, RetrySameKey, "Send fewer header fields, or shorter ones."},
+		{CodeTransferCoding, 501, "The transfer coding is not known", false, RetrySameKey, "Send the body with Content-Length, or chunked."},
+		{CodeHTTPVersion, 505, "The version of HTTP is not spoken here", false, RetrySameKey, "Speak HTTP/1.1."},
 		{CodeMalformedJSON, 400, "The body is not JSON", false, RetrySameKey, "Send one JSON object in UTF-8."},
 		{CodeDuplicateKey, 400, "A name occurs twice in one JSON object", false, RetrySameKey, "Send each name once: readers disagree about which of two counts."},
 		{CodeInvalidID, 400, "Not an operation id", false, RetryNever, "Use the id as it was answered."},
