@@ -46,16 +46,25 @@ func (c *clock) Now() time.Time {
 	return c.now
 }
 
-func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
+func (c *clock) Sleep(ctx context.Context, d time.Duration) error { return c.SleepOr(ctx, d, nil) }
+
+func (c *clock) SleepOr(ctx context.Context, d time.Duration, woken <-chan struct{}) error {
 	if c.real {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 			return nil
+		case <-woken:
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+	select {
+	case <-woken:
+		return ctx.Err()
+	default:
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

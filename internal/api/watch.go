@@ -50,7 +50,7 @@ func (s *stream) flush() error {
 	// A caller who does not read is cut off; one who reads slowly is not.
 	_ = s.control.SetWriteDeadline(s.now().Add(streamTime)) // not every writer has one
 	_, err := s.w.Write(s.buffer)
-	s.buffer = s.buffer[:0]
+	s.buffer = nil // it may be a while until there is something to tell
 	if err == nil {
 		err = s.control.Flush()
 	}
@@ -179,6 +179,7 @@ func (h *handler) tellAll(ctx context.Context, c *call, w *ingest.Watch, s *stre
 		if err := view(name, *w.First); err != nil {
 			return err
 		}
+		w.First = nil // it is not needed while the stream lasts
 	}
 	for wait := time.Duration(0); ; wait = beatTime { // the first time what is there is told at once
 		list, ended, err := w.Next(ctx, wait)

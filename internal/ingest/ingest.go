@@ -60,10 +60,12 @@ type Directory interface {
 	Reachable(provider, account string) bool
 }
 
-// Clock is the service's time. Sleep returns early with ctx's error.
+// Clock is the service's time. Sleep and SleepOr return early with ctx's error, and
+// SleepOr returns early without one once woken is closed.
 type Clock interface {
 	Now() time.Time
 	Sleep(ctx context.Context, d time.Duration) error
+	SleepOr(ctx context.Context, d time.Duration, woken <-chan struct{}) error
 }
 
 // Config of a [Service]. Every field is required unless it says otherwise.

@@ -31,6 +31,10 @@ func (c *turns) Sleep(ctx context.Context, _ time.Duration) error {
 	}
 }
 
+func (c *turns) SleepOr(ctx context.Context, d time.Duration, _ <-chan struct{}) error {
+	return c.Sleep(ctx, d)
+}
+
 func present(t *testing.T, k *Keys, bearer string) {
 	t.Helper()
 	if _, err := k.Authenticate([]string{"Bearer " + bearer}); err != nil {

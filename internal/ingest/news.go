@@ -48,19 +48,19 @@ type topic struct {
 	operation string
 	users     int // guarded by the mutex of news
 
-	mu    sync.Mutex // guards what follows
-	state projections.State
-	known bool          // state is as the ledger has it, but for facts that are on their way to add
-	items []*Happening  // the newest; all there are behind from
-	from  uint64        // ledger sequence
-	grown chan struct{} // closed when something is added, or is not known any more
+	mu    sync.Mutex         // guards what follows
+	state *projections.State // never changed, so that all may hold it
+	known bool               // state is as the ledger has it, but for facts that are on their way to add
+	items []*Happening       // the newest; all there are behind from
+	from  uint64             // ledger sequence
+	grown chan struct{}      // closed when something is added, or is not known any more
 }
 
 // Happening is one fact of a watched operation and how it left it. It is shared
 // between all who watch.
 type Happening struct {
 	Entry Entry
-	After projections.State
+	After *projections.State // not to be changed
 
 	once sync.Once
 	text []byte
@@ -83,7 +83,7 @@ func (n *news) join(operation string) (t *topic, leave func()) {
 	defer n.mu.Unlock()
 	t = n.topics[operation]
 	if t == nil {
-		t = &topic{operation: strings.Clone(operation), grown: make(chan struct{})}
+		t = &topic{operation: strings.Clone(operation), state: &projections.State{}, grown: make(chan struct{})}
 		n.topics[t.operation] = t
 	}
 	t.users++
@@ -242,9 +242,9 @@ func (t *topic) add(e projections.Entry) {
 		t.wake()
 		return
 	}
-	after, record := projections.Fold(t.state, e)
-	t.state = after
-	t.items = append(t.items, &Happening{Entry: entryOf(e, record), After: after})
+	after, record := projections.Fold(*t.state, e)
+	t.state = &after
+	t.items = append(t.items, &Happening{Entry: entryOf(e, record), After: t.state})
 	if over := len(t.items) - newsKept; over > 0 {
 		t.from = t.items[over-1].Entry.Sequence
 		t.items = slices.Delete(t.items, 0, over)
@@ -268,11 +268,11 @@ func (t *topic) wake() {
 
 // look gives the operation as it stands. Where fresh is set what is known of it does
 // not do, since nobody may follow the ledger.
-func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s projections.State, grown <-chan struct{}, err error) {
+func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s *projections.State, grown <-chan struct{}, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.learn(ctx, j, fresh); err != nil {
-		return projections.State{}, nil, err
+		return nil, nil, err
 	}
 	return t.state, t.grown, nil
 }
@@ -285,7 +285,7 @@ func (t *topic) learn(ctx context.Context, j *journal.Journal, fresh bool) error
 	var s projections.State
 	var err error
 	if t.state.Facts > 0 {
-		s, err = j.Catch(ctx, t.state)
+		s, err = j.Catch(ctx, *t.state)
 	} else {
 		s, err = j.Current(ctx, t.operation)
 	}
@@ -297,7 +297,10 @@ func (t *topic) learn(ctx context.Context, j *journal.Journal, fresh bool) error
 		// What came in between is in the timeline.
 		t.items, t.from = nil, s.Sequence
 	}
-	t.state, t.known = s, true
+	if moved || t.state.Facts == 0 {
+		t.state = &s
+	}
+	t.known = true
 	if moved {
 		t.wake() // the ledger's reader has nothing to add to it, and others wait
 	}
@@ -306,11 +309,11 @@ func (t *topic) learn(ctx context.Context, j *journal.Journal, fresh bool) error
 
 // after gives what happened behind a ledger sequence; whole is false where that is
 // to be read from the timeline.
-func (t *topic) after(ctx context.Context, j *journal.Journal, sequence uint64, fresh bool) (list []*Happening, whole bool, s projections.State, grown <-chan struct{}, err error) {
+func (t *topic) after(ctx context.Context, j *journal.Journal, sequence uint64, fresh bool) (list []*Happening, whole bool, s *projections.State, grown <-chan struct{}, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.learn(ctx, j, fresh); err != nil {
-		return nil, false, projections.State{}, nil, err
+		return nil, false, nil, nil, err
 	}
 	if sequence < t.from {
 		return nil, false, t.state, t.grown, nil
@@ -332,23 +335,8 @@ func (n *news) await(ctx context.Context, gap, left time.Duration, grown <-chan 
 	if n.followed() {
 		d = min(newsLook, left)
 	}
-	select { // the clock of a test may not stand still meanwhile
-	case <-grown:
-		return ctx.Err()
-	default:
+	if err := n.clock.SleepOr(ctx, d, grown); err != nil {
+		return err
 	}
-	waiting, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		select {
-		case <-grown:
-			stop()
-		case <-waiting.Done():
-		}
-	}()
-	_ = n.clock.Sleep(waiting, d) // ctx says why it ended
-	stop()
-	<-done
 	return ctx.Err()
 }

@@ -21,6 +21,10 @@ func (c *handClock) Sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
+func (c *handClock) SleepOr(ctx context.Context, d time.Duration, _ <-chan struct{}) error {
+	return c.Sleep(ctx, d)
+}
+
 // A fact that does not follow on what is known is not folded: the operation is read
 // again, since a fact before it was missed.
 func TestNewsWithAGap(t *testing.T) {

@@ -97,7 +97,10 @@ func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed b
 		case err != nil:
 			return View{}, false, fmt.Errorf("read news of %s: %w", r.ID, err)
 		}
-		if view = v.view(r.Caller, s); enough() {
+		if s.Facts != view.Version {
+			view = v.view(r.Caller, *s)
+		}
+		if enough() {
 			return view, true, nil
 		}
 		left := end.Sub(v.cfg.Clock.Now())

@@ -102,7 +102,7 @@ type Watch struct {
 	caller Caller
 	topic  *topic
 	cursor uint64 // what was told so far, as a ledger sequence
-	last   projections.State
+	last   *projections.State
 	close  func()
 }
 
@@ -118,7 +118,7 @@ func (v *Service) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		return nil, err
 	}
 	t, leave := v.news.join(s.Operation)
-	w := &Watch{v: v, caller: r.Caller, topic: t, cursor: s.Sequence, last: s, close: func() { leave(); done() }}
+	w := &Watch{v: v, caller: r.Caller, topic: t, cursor: s.Sequence, last: &s, close: func() { leave(); done() }}
 	switch known, err := v.isFactOf(ctx, s, r.After); {
 	case err != nil:
 		w.Close()
@@ -152,7 +152,7 @@ func (v *Service) isFactOf(ctx context.Context, s projections.State, sequence ui
 func (w *Watch) Close() { w.close() }
 
 // State is how the operation stands behind what was told.
-func (w *Watch) State() View { return w.v.view(w.caller, w.last) }
+func (w *Watch) State() View { return w.v.view(w.caller, *w.last) }
 
 // Next gives what has happened since, in order, waiting for it at most so long; none
 // is not an error. ended says that the operation had ended behind what was told.
@@ -185,22 +185,23 @@ func (w *Watch) Next(ctx context.Context, wait time.Duration) (list []*Happening
 }
 
 // told reads what happened to an operation behind a sequence from its facts.
-func (v *Service) told(ctx context.Context, operation string, after uint64) (list []*Happening, s projections.State, err error) {
+func (v *Service) told(ctx context.Context, operation string, after uint64) (list []*Happening, last *projections.State, err error) {
 	lines, err := v.cfg.Journal.Timeline(ctx, operation)
 	if err != nil {
-		return nil, s, err
+		return nil, nil, err
 	}
+	last = &projections.State{}
 	for _, line := range lines {
-		var record projections.Record
-		s, record = projections.Fold(s, line.Entry)
+		s, record := projections.Fold(*last, line.Entry)
+		last = &s
 		if line.Record != nil {
 			record = *line.Record // what was believed then
 		}
 		if line.Entry.Sequence > after {
-			list = append(list, &Happening{Entry: entryOf(line.Entry, record), After: s})
+			list = append(list, &Happening{Entry: entryOf(line.Entry, record), After: last})
 		}
 	}
-	return list, s, nil
+	return list, last, nil
 }
 
 // Standing is how an operation stands, in short.
@@ -250,7 +251,7 @@ func (v *Service) Event(ctx context.Context, h *Happening) ([]byte, error) {
 		if e.Fields, err = v.withTexts(ctx, e.Fields); err != nil {
 			return nil, fmt.Errorf("read texts of fact %d: %w", e.Sequence, err)
 		}
-		return json.Marshal(event(e.ID, e.Source, string(e.Type), h.After.Operation, e.Time, FactData{&e, standingOf(h.After)}))
+		return json.Marshal(event(e.ID, e.Source, string(e.Type), h.After.Operation, e.Time, FactData{&e, standingOf(*h.After)}))
 	})
 }
 

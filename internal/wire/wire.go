@@ -43,6 +43,7 @@ type Clock interface {
 	Now() time.Time
 	Monotonic() time.Duration
 	Sleep(ctx context.Context, d time.Duration) error
+	SleepOr(ctx context.Context, d time.Duration, woken <-chan struct{}) error
 }
 
 // SystemClock is the machine's clock.
@@ -52,11 +53,18 @@ type SystemClock struct{ outbound.SystemClock }
 func NewSystemClock() SystemClock { return SystemClock{outbound.NewSystemClock()} }
 
 // Sleep waits, or returns ctx's error.
-func (SystemClock) Sleep(ctx context.Context, d time.Duration) error {
+func (c SystemClock) Sleep(ctx context.Context, d time.Duration) error {
+	return c.SleepOr(ctx, d, nil)
+}
+
+// SleepOr sleeps until woken is closed, d has passed, or ctx ends, which is the error.
+func (SystemClock) SleepOr(ctx context.Context, d time.Duration, woken <-chan struct{}) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
+	case <-woken:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
