@@ -8,10 +8,12 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,6 +107,18 @@ func described(t *testing.T, s *mcp.ClientSession, name string, r *mcp.CallToolR
 	}
 	if len(which.Required) == 0 {
 		t.Errorf("the output schema of %s demands nothing", name)
+	}
+	// Members that come later are no breach.
+	later := map[string]any{}
+	remarshal(t, r.StructuredContent, &later)
+	later["of_tomorrow"] = 1
+	for _, v := range later {
+		if inner, ok := v.(map[string]any); ok {
+			inner["of_tomorrow"] = "x"
+		}
+	}
+	if err := resolved.Validate(later); err != nil {
+		t.Errorf("%s could not answer more than it does today: %v", name, err)
 	}
 	if resolved, err = which.Resolve(nil); err != nil {
 		t.Fatal(err)
@@ -341,9 +355,32 @@ func TestDecideOnce(t *testing.T) {
 	})
 }
 
-// The wait ends with its client, and with its time.
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// The wait ends with its client, with its time, and with the service.
 func TestWaitIsBounded(t *testing.T) {
-	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+	log := &lines{}
+	inHouse(t, harness.Options{Log: log.logger()}, func(t *testing.T, h *harness.House) {
 		h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(time.Hour, "running", "succeeded")})
 		s := connect(t, h, nil)
 		var op client.Operation
@@ -359,16 +396,55 @@ func TestWaitIsBounded(t *testing.T) {
 		if took := time.Since(begun); took < 24*time.Second || took > 26*time.Second {
 			t.Errorf("a wait without a time took %s", took)
 		}
+		// The client leaves: nobody waits any more at the service either.
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		begun = time.Now()
+		told := strings.Count(log.String(), "tool=wait_operation")
 		if _, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "wait_operation", Arguments: object(`{"id": "` + op.ID + `"}`)}); err == nil {
 			t.Error("a cancelled wait answered")
 		}
-		if took := time.Since(begun); took > 2*time.Second {
-			t.Errorf("a cancelled wait took %s", took)
+		time.Sleep(time.Second)
+		if n := strings.Count(log.String(), "tool=wait_operation"); n != told+1 {
+			t.Errorf("%d waits were over before, %d are a second after the client left", told, n)
 		}
+		// The service stops: it tells what it knows.
+		time.AfterFunc(3*time.Second, h.Stop)
+		begun = time.Now()
+		call(t, s, "wait_operation", object(`{"id": "`+op.ID+`", "wait_seconds": 55}`), &op)
+		if took := time.Since(begun); took < 2*time.Second || took > 5*time.Second {
+			t.Errorf("a wait at a service that stops after 3 s took %s", took)
+		}
+		time.Sleep(15 * time.Second) // until it has
 	})
+}
+
+// A log says which tool was called by whom, about which operation, and nothing of
+// what was said.
+func TestArgumentsAreNotLogged(t *testing.T) {
+	log := &lines{}
+	inHouse(t, harness.Options{Log: log.logger(), NoPoller: true}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		s := connect(t, h, nil)
+		var op client.Operation
+		call(t, s, "submit_operation", object(`{"idempotency_key": "canary-key", "provider": "example", "params": {"correlation": "canary-param"}, "session": "canary-session"}`), &op)
+		var p client.Problem
+		call(t, s, "submit_operation", object(`{"idempotency_key": "canary-key", "provider": "canary-provider", "params": {}, "canary-member": 1}`), &p)
+		call(t, s, "get_operation", object(`{"id": "canary id"}`), &p)
+		call(t, s, "cancel_operation", object(`{"id": "`+op.ID+`", "idempotency_key": "canary-cancel", "why": "canary-why"}`), &op)
+		raw := &raw{t: t, h: h, key: h.Bearer, meta: declaresTasks}
+		raw.ask("tasks/get", "canary-task", `"taskId": "canary-task"`)
+		raw.post(`{"canary-envelope": 1, "canary-envelope": 2}`, nil)
+		raw.post(`{"jsonrpc": "2.0", "id": 1, "method": "canary-method", "params": {}}`, nil)
+		synctest.Wait()
+	})
+	for _, want := range []string{"tool=submit_operation", "principal=tester", "operation=op_", "code=validation_failed", "tool=cancel_operation"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in the log", want)
+		}
+	}
+	if strings.Contains(log.String(), "canary") {
+		t.Errorf("what a caller said is in the log:\n%s", log)
+	}
 }
 
 // Tools say what they do, and their lists are nobody else's.
