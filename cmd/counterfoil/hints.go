@@ -25,9 +25,9 @@ func ownHint(code string) string {
 	case "cursor_invalid":
 		return "leave out --cursor, or give the same filters as for the page before"
 	case "unauthenticated":
-		return "give a key of this installation in COUNTERFOIL_KEY or with --key-file; counterfoil key list on its machine shows which are in use"
+		return "give a key of this installation in COUNTERFOIL_KEY or with --key-file; counterfoil principal list on its machine shows which are in use"
 	case "forbidden":
-		return "the operator makes keys that may do more: counterfoil key list on the machine of the service shows what this one may"
+		return "the operator makes keys that may do more: counterfoil principal list on the machine of the service shows what this one may"
 	case "account_not_allowed":
 		return "give another --account, or ask the operator for this one"
 	case "not_found":

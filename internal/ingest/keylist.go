@@ -66,16 +66,11 @@ func changeKeys(path string, change func([]Key) ([]Key, error)) (err error) {
 	if list, err = change(list); err != nil {
 		return err
 	}
-	var text bytes.Buffer
-	for _, k := range list {
-		line, err := json.Marshal(k)
-		if err != nil {
-			return err
-		}
-		text.Write(line)
-		text.WriteByte('\n')
+	text, err := keysText(list)
+	if err != nil {
+		return err
 	}
-	if err := replaceFile(path, text.Bytes()); err != nil {
+	if err := replaceFile(path, text); err != nil {
 		return err
 	}
 	// The new name survives a power loss, not only the bytes.
@@ -84,6 +79,19 @@ func changeKeys(path string, change func([]Key) ([]Key, error)) (err error) {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func keysText(list []Key) ([]byte, error) {
+	var text bytes.Buffer
+	for _, k := range list {
+		line, err := json.Marshal(k)
+		if err != nil {
+			return nil, err
+		}
+		text.Write(line)
+		text.WriteByte('\n')
+	}
+	return text.Bytes(), nil
 }
 
 // ErrNoPrincipal says that the file has no key of a principal.

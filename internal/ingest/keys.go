@@ -164,6 +164,10 @@ func readKeys(path string) ([]Key, error) {
 	if len(text) > maxKeysFile {
 		return nil, fmt.Errorf("%s has more than %d bytes", path, maxKeysFile)
 	}
+	return parseKeys(path, text)
+}
+
+func parseKeys(path string, text []byte) ([]Key, error) {
 	var list []Key
 	seen := map[string]bool{}
 	stated := false // some line has the member operator

@@ -30,8 +30,11 @@ const (
 
 const (
 	submitPrefix = "submit:"
-	anyName      = "*"
-	maxScopes    = 64 // of one key
+
+	submitAnywhere Scope = submitPrefix + anyName + "/" + anyName
+
+	anyName   = "*"
+	maxScopes = 64 // of one key
 )
 
 // SubmitScope is the right to submit to an account of a provider; "" is any.
@@ -53,7 +56,7 @@ func PlainScopes() []Scope {
 // UnstatedScopes is what a key may do whose line says nothing of scopes, as none
 // did before there were any.
 func UnstatedScopes() []Scope {
-	return []Scope{SubmitScope("", ""), ScopeCancel, ScopeDecide, ScopeReadOwn}
+	return []Scope{submitAnywhere, ScopeCancel, ScopeDecide, ScopeReadOwn}
 }
 
 // ParseScope reads a scope.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // teams of the principals below: alice and bob are of one, carol of another, and
@@ -142,6 +144,73 @@ func FuzzParseScope(f *testing.F) {
 			}
 		} else if s.submits("", "") {
 			t.Fatalf("%q submits", text)
+		}
+	})
+}
+
+// A scope more never takes a right away, and what a refusal says it requires is
+// enough.
+func TestScopesAdd(t *testing.T) {
+	names := []string{"alice", "bob", "carol", "dave"}
+	scope := rapid.SampledFrom(append(PlainScopes(), "submit:*/*", "submit:p/a", "submit:p/*", "submit:*/a"))
+	rapid.Check(t, func(t *rapid.T) {
+		c := Caller{
+			Principal: rapid.SampledFrom(names).Draw(t, "caller"), Operator: rapid.Bool().Draw(t, "operator"), Teams: someTeams(),
+			Scopes: rapid.SliceOfN(scope, 0, 4).Draw(t, "scopes"),
+		}
+		r := Right{Action: rapid.SampledFrom(Actions()).Draw(t, "action"), Principal: rapid.SampledFrom(append(names, "")).Draw(t, "whose")}
+		if rapid.Bool().Draw(t, "somewhere") {
+			r.Provider, r.Account = rapid.SampledFrom([]string{"p", "q"}).Draw(t, "provider"), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "account")
+		}
+		refusal := c.May(r)
+		more := c
+		if more.Scopes = append(slices.Clone(c.Scopes), scope.Draw(t, "more")); refusal == nil && more.May(r) != nil {
+			t.Fatalf("%+v may %+v, and not with %v", c, r, more.Scopes)
+		}
+		if refusal == nil {
+			return
+		}
+		if refusal.Code.Meaning().Status == 403 != (refusal.Requires != "") {
+			t.Fatalf("%+v: %s requires %q", r, refusal.Code, refusal.Requires)
+		}
+		if more.Scopes = append(slices.Clone(c.Scopes), refusal.Requires); refusal.Requires != "" && more.May(r) != nil {
+			t.Fatalf("%+v is refused %+v for want of %s, and with it, too", c, r, refusal.Requires)
+		}
+	})
+}
+
+// What is read of a keys file is written so that it reads the same.
+func FuzzKeysFile(f *testing.F) {
+	const line = `{"id":"a","principal":"p","sha256":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","created":"2026-12-01T09:00:00Z"`
+	for _, s := range []string{
+		"", "# nothing\n\n", line + "}\n", line + `,"operator":true,"scopes":[],"team":"t","expires":"2027-01-01T00:00:00+01:00"}`, line + `,"scopes":null}`,
+		line + `,"scopes":["submit:*/*","cancel"],"disabled":true}` + "\n" + line + "}", line + `,"scopes":["x"]}`, line + `,"expires":"9999-01-01T00:00:00Z"}`,
+		line + `,"sha256":"b"}`, line + `,"more":1}`, "{", "null", "\x00",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		list, err := parseKeys("keys", text)
+		if err != nil {
+			if list != nil {
+				t.Fatalf("%d keys beside %v", len(list), err)
+			}
+			return
+		}
+		again, err := keysText(list)
+		if err != nil {
+			t.Fatalf("%q cannot be written: %v", text, err)
+		}
+		back, err := parseKeys("keys", again)
+		if err != nil || len(back) != len(list) {
+			t.Fatalf("%q is written as %q, which reads as %d keys, %v", text, again, len(back), err)
+		}
+		for i, k := range list {
+			b := back[i]
+			if b.ID != k.ID || b.Principal != k.Principal || b.SHA256 != k.SHA256 || b.Disabled != k.Disabled || b.Operates() != k.Operates() ||
+				!slices.Equal(b.May(), k.May()) || b.Team != k.Team || !b.Expires.Equal(k.Expires) {
+				t.Fatalf("%+v comes back as %+v", k, b)
+			}
 		}
 	})
 }
