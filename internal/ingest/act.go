@@ -66,7 +66,7 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
-	if _, err := v.keep(ctx, why); err != nil {
+	if err := v.keep(ctx, why); err != nil {
 		return View{}, err
 	}
 	// Tries of one request at the same moment make the same fact, by its id, so
@@ -171,15 +171,14 @@ func reason(text *string) (string, error) {
 
 // keep stores human text, which is never part of a fact, so that it can be
 // erased.
-func (v *Service) keep(ctx context.Context, text string) (events.Digest, error) {
+func (v *Service) keep(ctx context.Context, text string) error {
 	if text == "" {
-		return events.Digest{}, nil
+		return nil
 	}
-	d, err := v.cfg.Journal.PutPayload(ctx, []byte(text))
-	if err != nil {
-		return events.Digest{}, fmt.Errorf("store a reason: %w", err)
+	if _, err := v.cfg.Journal.PutPayload(ctx, []byte(text)); err != nil {
+		return fmt.Errorf("store a reason: %w", err)
 	}
-	return d, nil
+	return nil
 }
 
 // hashKey is what the ledger keeps of a caller's idempotency key.
@@ -240,7 +239,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 		return View{}, false, refusal
 	}
 	for _, text := range []string{why, evidence} {
-		if _, err := v.keep(ctx, text); err != nil {
+		if err := v.keep(ctx, text); err != nil {
 			return View{}, false, err
 		}
 	}

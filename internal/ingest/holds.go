@@ -212,7 +212,7 @@ func (v *Service) changeHold(
 		}
 		// The reason before the fact that names it: a crash in between leaves
 		// bytes that nothing refers to, and no hold.
-		if _, err := v.keep(ctx, why); err != nil {
+		if err := v.keep(ctx, why); err != nil {
 			return after, before, false, false, err
 		}
 		// A crash before the append changes nothing. After it the hold is what

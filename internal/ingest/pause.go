@@ -79,7 +79,7 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
-	if _, err := v.keep(ctx, why); err != nil {
+	if err := v.keep(ctx, why); err != nil {
 		return View{}, false, err
 	}
 	// A crash before the append leaves the operation as it was, and the caller
