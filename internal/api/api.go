@@ -154,6 +154,8 @@ type handler struct {
 	// processes are never asked for it, so it is made when one is.
 	described func() *huma.OpenAPI
 	document  func() page
+	// eventsDocument gives what is told as it happens.
+	eventsDocument func() page
 	// For capabilities: which routes there are, "GET /v1/holds", and those that say
 	// more without a key.
 	serves    map[string]bool
@@ -170,6 +172,7 @@ func (h *handler) routes() []route {
 	list := []route{
 		get("/healthz", true, h.alive, aliveSheet()),
 		get("/openapi.json", true, h.openapi, openapiSheet()),
+		get(guidePath, true, h.llms, guideSheet()),
 		get("/errors", true, h.codes, codesSheet()),
 		get("/errors/{code}", true, h.code, codeSheet()),
 	}
@@ -178,6 +181,8 @@ func (h *handler) routes() []route {
 	}
 	if h.o.Service != nil {
 		list = append(list,
+			get(eventsPath, true, h.asyncapi, asyncapiSheet()),
+			get(catalogPath, true, h.catalog, catalogSheet()),
 			post("/v1/operations", bodyJSON, h.submit, submitSheet()),
 			get("/v1/operations", false, h.list, listSheet()),
 			get("/v1/operations/{id}", false, h.get, getSheet()),
@@ -255,6 +260,7 @@ func newHandler(o Options) *handler {
 		return doc
 	})
 	h.document = sync.OnceValue(func() page { return newPage(jsonType, written(h.described())) })
+	h.eventsDocument = sync.OnceValue(func() page { return newPage(jsonType, asyncDocument(doc.Info.Version)) })
 	return h
 }
 
@@ -449,7 +455,7 @@ func (a answer) write(w http.ResponseWriter) error {
 // serviceLinks lead every caller from any answer to what describes the service
 // (RFC 8631).
 func serviceLinks() []string {
-	return []string{`</openapi.json>; rel="service-desc"`}
+	return []string{`</openapi.json>; rel="service-desc"`, `<` + guidePath + `>; rel="service-doc"`}
 }
 
 // common headers of every answer.

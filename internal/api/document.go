@@ -98,19 +98,7 @@ func (keyName) Schema(huma.Registry) *huma.Schema {
 // since its errors are made by a variable of the package; and it adds no $schema
 // and no pages of its own.
 func newAPI(mux *http.ServeMux, build string) huma.API {
-	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
-	for from, to := range map[reflect.Type]reflect.Type{
-		typeOf[projections.Phase]():   typeOf[stateName](),
-		typeOf[events.DecisionKind](): typeOf[decisionName](),
-		typeOf[events.Guarantee]():    typeOf[guaranteeName](),
-		typeOf[events.HoldScope]():    typeOf[scopeName](),
-		typeOf[ingest.Code]():         typeOf[codeName](),
-		typeOf[ingest.RetryWith]():    typeOf[keyName](),
-		typeOf[ingest.Fields]():       typeOf[textObject](),
-		typeOf[jsontext.Value]():      typeOf[anyObject](),
-	} {
-		registry.RegisterTypeAlias(from, to)
-	}
+	registry := newRegistry()
 	if build == "" {
 		build = "unknown"
 	}
@@ -144,6 +132,24 @@ func newAPI(mux *http.ServeMux, build string) huma.API {
 	api := humago.New(mux, huma.Config{OpenAPI: doc})
 	doc.Components.Schemas.Schema(typeOf[ingest.Problem](), false, "")
 	return api
+}
+
+// newRegistry makes schemas of Go types.
+func newRegistry() huma.Registry {
+	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
+	for from, to := range map[reflect.Type]reflect.Type{
+		typeOf[projections.Phase]():   typeOf[stateName](),
+		typeOf[events.DecisionKind](): typeOf[decisionName](),
+		typeOf[events.Guarantee]():    typeOf[guaranteeName](),
+		typeOf[events.HoldScope]():    typeOf[scopeName](),
+		typeOf[ingest.Code]():         typeOf[codeName](),
+		typeOf[ingest.RetryWith]():    typeOf[keyName](),
+		typeOf[ingest.Fields]():       typeOf[textObject](),
+		typeOf[jsontext.Value]():      typeOf[anyObject](),
+	} {
+		registry.RegisterTypeAlias(from, to)
+	}
+	return registry
 }
 
 // schemaName gives types their names in the document.
@@ -285,15 +291,19 @@ func problemOf(codes []string) *huma.Schema {
 	return s
 }
 
-// tidy finishes the document once all routes are in it.
-func tidy(doc *huma.OpenAPI) {
-	for _, s := range doc.Components.Schemas.Map() {
+func tidySchemas(registry huma.Registry) {
+	for _, s := range registry.Map() {
 		for _, p := range s.Properties {
 			if p.Type == huma.TypeArray {
 				p.Nullable = false // what has no elements is written []
 			}
 		}
 	}
+}
+
+// tidy finishes the document once all routes are in it.
+func tidy(doc *huma.OpenAPI) {
+	tidySchemas(doc.Components.Schemas)
 	used := map[string]bool{}
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {

@@ -175,6 +175,8 @@ func (h *handler) judge(r *http.Request, sent []byte, status int, header http.He
 	switch {
 	case content == nil:
 		say("it is %s", media)
+	case media == eventStream:
+		h.judgeEvents(body, say)
 	case strings.HasSuffix(media, "json") && answer.Content["*/*"] == nil:
 		valid("body", content.Schema, body)
 	}
@@ -183,6 +185,42 @@ func (h *handler) judge(r *http.Request, sent []byte, status int, header http.He
 		valid("request", request.Content[jsonType].Schema, sent)
 	}
 	return problems
+}
+
+// judgeEvents holds the events of a stream against what is said of them.
+func (h *handler) judgeEvents(body []byte, say func(string, ...any)) {
+	registry := newRegistry()
+	kinds := toldBy(registry)
+	all := make([]*huma.Schema, len(kinds))
+	for i, k := range kinds {
+		all[i] = k.payload(registry)
+	}
+	tidySchemas(registry)
+	for line := range strings.Lines(string(body)) {
+		text, ok := strings.CutPrefix(line, "data: ")
+		if !ok {
+			continue
+		}
+		var v any
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			say("event: %v", err)
+			continue
+		}
+		var found []string
+		for _, s := range all {
+			var result huma.ValidateResult
+			if huma.Validate(registry, s, huma.NewPathBuffer(nil, 0), huma.ModeReadFromServer, v, &result); len(result.Errors) == 0 {
+				found = nil
+				break
+			}
+			for _, err := range result.Errors {
+				found = append(found, err.Error())
+			}
+		}
+		if len(found) > 0 {
+			say("event %s: none of the messages: %s", text, strings.Join(found, "; "))
+		}
+	}
 }
 
 // operationAt finds the document's operation for a request, nil where there is none.
@@ -310,33 +348,7 @@ func TestDocumentIsWhole(t *testing.T) {
 	if bytes.Contains(w.Body.Bytes(), []byte("$schema")) {
 		t.Error("it has $schema members")
 	}
-	refs := 0
-	var walk func(any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case map[string]any:
-			if ref, ok := v["$ref"].(string); ok {
-				refs++
-				at := any(doc)
-				for _, part := range strings.Split(strings.TrimPrefix(ref, "#/"), "/") {
-					m, _ := at.(map[string]any)
-					at = m[part]
-				}
-				if at == nil {
-					t.Errorf("%s leads nowhere", ref)
-				}
-			}
-			for _, next := range v {
-				walk(next)
-			}
-		case []any:
-			for _, next := range v {
-				walk(next)
-			}
-		}
-	}
-	walk(doc)
-	if refs < 50 {
+	if refs := follow(t, doc); refs < 50 {
 		t.Errorf("only %d references", refs)
 	}
 	for _, header := range []string{w.Header().Get("ETag"), "W/" + w.Header().Get("ETag"), `"x", ` + w.Header().Get("ETag"), "*"} {
@@ -381,4 +393,36 @@ func TestJudgeFindsBreaches(t *testing.T) {
 			}
 		})
 	}
+}
+
+// follow looks where each reference of a document leads, and counts them.
+func follow(t *testing.T, doc map[string]any) int {
+	t.Helper()
+	refs := 0
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			if ref, ok := v["$ref"].(string); ok {
+				refs++
+				at := any(doc)
+				for _, part := range strings.Split(strings.TrimPrefix(ref, "#/"), "/") {
+					m, _ := at.(map[string]any)
+					at = m[part]
+				}
+				if at == nil {
+					t.Errorf("%s leads nowhere", ref)
+				}
+			}
+			for _, next := range v {
+				walk(next)
+			}
+		case []any:
+			for _, next := range v {
+				walk(next)
+			}
+		}
+	}
+	walk(doc)
+	return refs
 }

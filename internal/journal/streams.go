@@ -204,3 +204,6 @@ func orUnset(s string) string {
 	}
 	return s
 }
+
+// Subjects lists the subjects of a stream, with NATS wildcards.
+func Subjects(s Stream) []string { return configuration(s, 1).Subjects }
