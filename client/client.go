@@ -235,6 +235,8 @@ type FieldError struct {
 	Code    string   `json:"code"`
 	Message string   `json:"message"`
 	Allowed []string `json:"allowed"`
+	// Values are the bounds, names and numbers in Message, by name.
+	Values map[string]any `json:"values"`
 }
 
 // Problem is an answer that is not a success (RFC 9457).

@@ -248,7 +248,7 @@ func newHandler(o Options) *handler {
 		h.mux.Handle(path, h.at(path, func(_ *call, w http.ResponseWriter) error {
 			list := strings.Join(allow, ", ")
 			w.Header().Set("Allow", list)
-			return &ingest.Refusal{Code: ingest.CodeMethodNotAllowed, Detail: "this address takes " + list, Allowed: allow}
+			return (&ingest.Refusal{Code: ingest.CodeMethodNotAllowed, Allowed: allow}).Say("this address takes {allowed}", nil)
 		}))
 	}
 	h.mux.Handle("/", h.nothing())
@@ -388,7 +388,7 @@ func (c *call) readBody(rule bodyRule) error {
 	if rule == bodyMessage {
 		limit += mcpEnvelope
 	}
-	tooLarge := &ingest.Refusal{Code: ingest.CodeBodyTooLarge, Detail: fmt.Sprintf("the body has more than %d bytes", limit)}
+	tooLarge := (&ingest.Refusal{Code: ingest.CodeBodyTooLarge}).Say("the body has more than {max_bytes} bytes", ingest.Values{"max_bytes": limit})
 	if c.r.ContentLength > limit {
 		// Under a caller who asked for the connection's end net/http resets it, and
 		// the answer with it, while that caller still sends.
@@ -398,7 +398,7 @@ func (c *call) readBody(rule bodyRule) error {
 	if rule == bodyJSON || rule == bodyMessage || rule == bodyOptional && c.r.ContentLength != 0 {
 		media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 		if err != nil || media != jsonType {
-			return &ingest.Refusal{Code: ingest.CodeMediaType, Detail: "the body must be application/json"}
+			return (&ingest.Refusal{Code: ingest.CodeMediaType, Allowed: []string{jsonType}}).Say("the body must be {allowed}", nil)
 		}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
@@ -408,7 +408,7 @@ func (c *call) readBody(rule bodyRule) error {
 	case errors.As(err, &over):
 		return tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &ingest.Refusal{Code: ingest.CodeRequestTimeout, Detail: "the whole request must have come within " + readTime.String()}
+		return (&ingest.Refusal{Code: ingest.CodeRequestTimeout}).Say("the whole request must have come within {seconds} seconds", ingest.Values{"seconds": int(readTime.Seconds())})
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &broken):
 		return &ingest.Refusal{Code: ingest.CodeBodyIncomplete, Detail: "the connection ended, or the caller stopped sending, before the body's end"}
 	case err != nil:

@@ -110,7 +110,7 @@ func (q query) number(name string, most uint64) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n > most {
-		return 0, parameter(name, ingest.FieldOutOfBounds, "must be a whole number from 0 to "+strconv.FormatUint(most, 10))
+		return 0, ingest.Refuse(ingest.Wrong(name, ingest.FieldOutOfBounds, "must be a whole number from {min} to {max}", ingest.Values{"min": 0, "max": most}))
 	}
 	return n, nil
 }
@@ -126,10 +126,7 @@ func (q query) flag(name string) (bool, error) {
 }
 
 func parameter(name string, code ingest.FieldCode, message string, allowed ...string) *ingest.Refusal {
-	return &ingest.Refusal{
-		Code: ingest.CodeInvalid, Detail: name + " " + message,
-		Errors: []ingest.FieldError{{Field: name, Code: code, Message: message, Allowed: allowed}},
-	}
+	return ingest.Refuse(ingest.Wrong(name, code, message, nil, allowed...))
 }
 
 func (h *handler) list(ctx context.Context, c *call) (answer, error) {
@@ -139,7 +136,7 @@ func (h *handler) list(ctx context.Context, c *call) (answer, error) {
 		return answer{}, err
 	}
 	if q.Has("limit") && limit == 0 {
-		return answer{}, parameter("limit", ingest.FieldOutOfBounds, "must be between 1 and "+strconv.Itoa(ingest.MaxPage))
+		return answer{}, ingest.Refuse(ingest.Wrong("limit", ingest.FieldOutOfBounds, "must be between {min} and {max}", ingest.Values{"min": 1, "max": ingest.MaxPage}))
 	}
 	page, err := h.o.Service.List(ctx, ingest.ListRequest{
 		Caller: c.caller, Of: ingest.Of(q.Get("of")), State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Limit: int(limit), Cursor: q.Get("cursor"),

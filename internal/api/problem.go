@@ -51,7 +51,8 @@ func ErrorsDocument() string {
 		"every other face answers with the same object. `code` is for machines and never changes its meaning; `type` is an address on\n" +
 		"the service, `/errors/<code>`, where it says what is below, without a key; `/errors` lists all of them. `retryable` says\n" +
 		"whether the same request may succeed later, unchanged; `retry_after_s` is the number of the Retry-After header. `errors[]`\n" +
-		"names fields (a JSON pointer into the body, or a header or parameter).\n\n" +
+		"names fields (a JSON pointer into the body, or a header or parameter). Every bound, name and number in `detail` or a `message` is\n" +
+		"also a member: `state`, `operation_id`, `requires`, `allowed`, or one of `values`, of the problem or of the field.\n\n" +
 		"`retry_with` is the key to send the request with after that, if it is sent again:\n\n" +
 		"- `same_key`: its own, unchanged if the code is retryable and corrected if not. It never acts twice, whatever became of\n" +
 		"  the tries before. A request that needs no key is sent as it was, or corrected.\n" +

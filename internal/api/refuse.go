@@ -100,13 +100,14 @@ func ownRefusal(b []byte) *ingest.Refusal {
 	case http.StatusBadRequest:
 		return &ingest.Refusal{Code: ingest.CodeRequestMalformed, Detail: "the request line or a header field cannot be read, or there is not one Host header"}
 	case http.StatusExpectationFailed:
-		return &ingest.Refusal{Code: ingest.CodeExpectation, Detail: "the Expect header asks for something else than 100-continue"}
+		return (&ingest.Refusal{Code: ingest.CodeExpectation, Allowed: []string{"100-continue"}}).Say("the Expect header asks for something else than {allowed}", nil)
 	case http.StatusRequestHeaderFieldsTooLarge:
-		return &ingest.Refusal{Code: ingest.CodeHeadersTooLarge, Detail: "the request line and the header fields have more than " + strconv.Itoa(headerSize) + " bytes together"}
+		r := &ingest.Refusal{Code: ingest.CodeHeadersTooLarge}
+		return r.Say("the request line and the header fields have more than {max_bytes} bytes together", ingest.Values{"max_bytes": headerSize})
 	case http.StatusNotImplemented:
-		return &ingest.Refusal{Code: ingest.CodeTransferCoding, Detail: "the Transfer-Encoding header names something else than chunked"}
+		return (&ingest.Refusal{Code: ingest.CodeTransferCoding, Allowed: []string{"chunked"}}).Say("the Transfer-Encoding header names something else than {allowed}", nil)
 	case http.StatusHTTPVersionNotSupported:
-		return &ingest.Refusal{Code: ingest.CodeHTTPVersion, Detail: "the request line names a version of HTTP that is not 1.0 or 1.1"}
+		return (&ingest.Refusal{Code: ingest.CodeHTTPVersion, Allowed: []string{"HTTP/1.0", "HTTP/1.1"}}).Say("the request line names another version of HTTP than {allowed}", nil)
 	}
 	return nil
 }

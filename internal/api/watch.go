@@ -93,7 +93,7 @@ func (c *call) resume() (after uint64, given bool, err error) {
 	after, err = strconv.ParseUint(text, 10, 63)
 	if err != nil {
 		return 0, false, &ingest.Refusal{
-			Code: ingest.CodeCursorInvalid, Detail: field + " must be the id of an event of this stream, a number",
+			Code: ingest.CodeCursorInvalid, Detail: "the last event must be named by the id of an event of this stream, a number; see errors",
 			Errors: []ingest.FieldError{{Field: field, Code: ingest.FieldMalformed, Message: "must be the id of an event of this stream, a number"}},
 		}
 	}
@@ -118,7 +118,7 @@ func (c *call) acceptsStream() error {
 			return nil
 		}
 	}
-	return &ingest.Refusal{Code: ingest.CodeNotAcceptable, Detail: "this address answers with " + eventStream, Allowed: []string{eventStream}}
+	return (&ingest.Refusal{Code: ingest.CodeNotAcceptable, Allowed: []string{eventStream}}).Say("this address answers with {allowed}", nil)
 }
 
 // watch streams what happens to one operation. It ends with the operation; who

@@ -128,9 +128,11 @@ func cancelRefusal(s projections.State) *Refusal {
 	case s.Rulebook() > projections.Rules:
 		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"
 	case s.Phase.Terminal() && s.Phase != projections.PhaseCancelled:
-		r.Code, r.Detail = CodeAlreadyTerminal, "the operation ended as "+string(s.Phase)+"; its state and result are unchanged"
+		r.Code = CodeAlreadyTerminal
+		r.Say("the operation ended as {state}; its state and result are unchanged", nil)
 	case s.Phase != projections.PhaseCancelled && s.Job.ID != "" && (!s.Intent.Promises.Cancels || s.Cancel.Impossible):
-		r.Code, r.Detail = CodeCancelUnsupported, "provider "+s.Intent.Provider+" has no way to cancel a job"
+		r.Code = CodeCancelUnsupported
+		r.Say("provider {provider} has no way to cancel a job", Values{"provider": s.Intent.Provider})
 	default:
 		return nil
 	}
@@ -152,10 +154,8 @@ func wished(s projections.State) bool {
 }
 
 func stale(s projections.State) *Refusal {
-	return &Refusal{
-		Code: CodeStale, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase,
-		Detail: fmt.Sprintf("the operation is at version %d by now", s.Facts),
-	}
+	r := &Refusal{Code: CodeStale, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
+	return r.Say("the operation is at version {version} by now", Values{"version": s.Facts})
 }
 
 // reason reads the text a person gave for what they ask.
@@ -164,7 +164,7 @@ func reason(text *string) (string, error) {
 		return "", nil
 	}
 	if len(*text) > MaxWhy {
-		return "", invalid("/why", FieldOutOfBounds, "has %d bytes; at most %d are allowed", len(*text), MaxWhy)
+		return "", Refuse(tooLong("/why", *text, MaxWhy))
 	}
 	return *text, nil
 }
@@ -297,9 +297,7 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 		return nil, "", "", err
 	}
 	var problems []FieldError
-	add := func(field string, code FieldCode, message string, allowed ...string) {
-		problems = append(problems, FieldError{Field: field, Code: code, Message: message, Allowed: allowed})
-	}
+	add := func(problem FieldError) { problems = append(problems, problem) }
 	value := func(p *string) string {
 		if p == nil {
 			return ""
@@ -315,15 +313,15 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 	}
 	evidence = value(d.Evidence)
 	if len(evidence) > MaxWhy {
-		add("/evidence", FieldOutOfBounds, fmt.Sprintf("has %d bytes; at most %d are allowed", len(evidence), MaxWhy))
+		add(tooLong("/evidence", evidence, MaxWhy))
 	}
 	kinds := Decisions()
 	switch {
 	case fact.Choice == "":
-		add("/kind", FieldRequired, "must be given", kinds...)
+		add(Wrong("/kind", FieldRequired, "must be given", nil, kinds...))
 	case !slices.Contains(decisionKinds(), fact.Choice):
 		fact.Choice = ""
-		add("/kind", FieldNotAllowed, "is not a decision", kinds...)
+		add(Wrong("/kind", FieldNotAllowed, "is not a decision", nil, kinds...))
 	}
 	// A field that the kind has no use for would be a misunderstanding.
 	for _, f := range []struct {
@@ -341,36 +339,36 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 		switch {
 		case fact.Choice == "":
 		case f.given && fact.Choice != f.kind:
-			add("/"+f.name, FieldNotAllowed, "goes with kind "+string(f.kind)+" only")
+			add(Wrong("/"+f.name, FieldNotAllowed, "goes with kind {kind} only", Values{"kind": f.kind}))
 		case !f.given && f.need && fact.Choice == f.kind:
-			add("/"+f.name, FieldRequired, "must be given with kind "+string(f.kind))
+			add(Wrong("/"+f.name, FieldRequired, "must be given with kind {kind}", Values{"kind": f.kind}))
 		}
 	}
 	if problem := textProblem(fact.JobID, MaxText); problem != nil {
-		add("/job_id", problem.Code, problem.Message)
+		add(problem.at("/job_id"))
 	}
 	names := []string{"approval", "create", "result", "cancel", "collect"}
 	if fact.Which != "" && !slices.Contains(names, string(fact.Which)) {
-		add("/deadline", FieldNotAllowed, "is not a deadline", names...)
+		add(Wrong("/deadline", FieldNotAllowed, "is not a deadline", nil, names...))
 	}
 	if text := value(d.Until); text != "" {
 		wish, problem := parseWish(text)
 		switch {
 		case problem != nil:
-			add("/until", problem.Code, problem.Message)
+			add(problem.at("/until"))
 		default:
 			if fact.Until = wish.At; fact.Until.IsZero() {
 				fact.Until = now.Add(min(wish.Length, 2*longestExtension))
 			}
 			if !fact.Until.After(now) {
-				add("/until", FieldInThePast, "must be later than now, "+now.UTC().Format(time.RFC3339))
+				add(notLater("/until", now))
 			} else if fact.Until.Sub(now) > longestExtension {
-				add("/until", FieldOutOfBounds, "must be at most "+span(longestExtension)+" from now")
+				add(Wrong("/until", FieldOutOfBounds, "must be at most {max} from now", Values{"max": span(longestExtension)}))
 			}
 		}
 	}
 	if len(problems) > 0 {
-		return nil, "", "", refuseFields(problems)
+		return nil, "", "", Refuse(problems...)
 	}
 	return fact, why, evidence, nil
 }
@@ -389,7 +387,8 @@ func rehearse(s projections.State, e events.Event, now time.Time) *Refusal {
 }
 
 func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
-	r := &Refusal{Code: CodeDecisionNotAllowed, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Detail: "the decision does not fit state " + string(s.Phase) + " (" + string(why) + ")"}
+	r := &Refusal{Code: CodeDecisionNotAllowed, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
+	r.Say("the decision does not fit state {state} ({reason})", Values{"reason": why})
 	for _, kind := range decisionKinds() {
 		if ok, _ := projections.Allowed(s, kind); ok {
 			r.Allowed = append(r.Allowed, string(kind))
@@ -397,9 +396,10 @@ func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
 	}
 	switch why { //nolint:exhaustive // every other reason is that it does not fit
 	case projections.ReasonTerminal:
-		r.Code, r.Detail = CodeAlreadyTerminal, "the operation ended as "+string(s.Phase)
+		r.Code = CodeAlreadyTerminal
+		r.Say("the operation ended as {state}", nil)
 	case projections.ReasonRiskUnstated:
-		r.Code, r.Detail = CodeRiskNotAccepted, "nothing proves that the create made no job, and the provider is not known to recognise it if it is sent again"
+		r.Code, r.Values, r.Detail = CodeRiskNotAccepted, nil, "nothing proves that the create made no job, and the provider is not known to recognise it if it is sent again"
 	}
 	return r
 }

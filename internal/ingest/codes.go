@@ -218,13 +218,40 @@ type FieldError struct {
 	Code    FieldCode `json:"code"`
 	Message string    `json:"message"`
 	Allowed []string  `json:"allowed,omitempty"`
+	Values  Values    `json:"values,omitempty"` // those in the message
+}
+
+// Values are the bounds, names and numbers in a text, by name: whoever acts on a
+// refusal reads them here and never out of a sentence.
+type Values map[string]any
+
+// in puts the values into a text, in the places of their names in braces.
+func (v Values) in(text string) string {
+	var pairs []string
+	for name, value := range v {
+		pairs = append(pairs, "{"+name+"}", fmt.Sprint(value))
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// Wrong says what is wrong with a field. {name} in the text stands for a value;
+// none stands there in another way.
+func Wrong(field string, code FieldCode, text string, values Values, allowed ...string) FieldError {
+	return FieldError{Field: field, Code: code, Message: values.in(text), Values: values, Allowed: allowed}
+}
+
+// at is the same about another field.
+func (e FieldError) at(field string) FieldError {
+	e.Field = field
+	return e
 }
 
 // Refusal is an answer of the use cases that is not a success. It is not a
 // failure: nothing broke.
 type Refusal struct {
 	Code       Code
-	Detail     string // for people; no provider text, no secrets
+	Detail     string // for people; no provider text, no secrets; see Say
+	Values     Values // those in the detail that no other member has
 	Errors     []FieldError
 	Operation  string // where one exists and belongs to the caller
 	Trace      string // of that operation's calls; for the log
@@ -235,6 +262,15 @@ type Refusal struct {
 	KeyState   string        // why it is not any more; for the log alone
 	RetryAfter time.Duration // 0: none to name
 	Provider   *ProblemView  // what the provider said, for no_result and result_unavailable
+}
+
+// Say sets the detail. {name} in the text stands for a value, which is a member of
+// the problem, too; so are {state}, {operation}, {requires} and {allowed}, which
+// stand for what the refusal has by then.
+func (r *Refusal) Say(text string, values Values) *Refusal {
+	r.Values = values
+	r.Detail = values.in(Values{"state": r.State, "operation": r.Operation, "requires": r.Requires, "allowed": strings.Join(r.Allowed, ", ")}.in(text))
+	return r
 }
 
 func (r *Refusal) Error() string {
@@ -250,7 +286,16 @@ func (r *Refusal) Error() string {
 }
 
 // invalid refuses one field.
-func invalid(field string, code FieldCode, format string, args ...any) *Refusal {
-	message := fmt.Sprintf(format, args...)
-	return &Refusal{Code: CodeInvalid, Detail: field + " " + message, Errors: []FieldError{{Field: field, Code: code, Message: message}}}
+func invalid(field string, code FieldCode, text string, values Values, allowed ...string) *Refusal {
+	return Refuse(Wrong(field, code, text, values, allowed...))
+}
+
+// Refuse makes one refusal of problems with single fields.
+func Refuse(problems ...FieldError) *Refusal {
+	r := &Refusal{Code: CodeInvalid, Detail: strings.TrimSpace(problems[0].Field + " " + problems[0].Message), Errors: problems}
+	if n := len(problems) - 1; n > 0 {
+		r.Values = Values{"more": n}
+		r.Detail += r.Values.in(", and {more} more")
+	}
+	return r
 }

@@ -84,14 +84,14 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 	scopes := []string{string(events.HoldCreates), string(events.HoldAll)}
 	switch {
 	case body.Scope == nil || *body.Scope == "":
-		problems = append(problems, FieldError{Field: "/scope", Code: FieldRequired, Message: "must be given", Allowed: scopes})
+		problems = append(problems, Wrong("/scope", FieldRequired, "must be given", nil, scopes...))
 	case !slices.Contains(scopes, *body.Scope):
-		problems = append(problems, FieldError{Field: "/scope", Code: FieldNotAllowed, Message: "is not a scope", Allowed: scopes})
+		problems = append(problems, Wrong("/scope", FieldNotAllowed, "is not a scope", nil, scopes...))
 	default:
 		scope = events.HoldScope(*body.Scope)
 	}
 	if len(problems) > 0 {
-		return HoldView{}, false, false, refuseFields(problems)
+		return HoldView{}, false, false, Refuse(problems...)
 	}
 	if err := v.checkProvider(ctx, provider); err != nil {
 		return HoldView{}, false, false, err
@@ -106,7 +106,8 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 		case h.Scope == scope:
 			return true, nil
 		case projections.StrongerHold(h.Scope, scope) && (body.Replace == nil || !*body.Replace):
-			return false, &Refusal{Code: CodeHoldStronger, Detail: fmt.Sprintf("%s holds all calls to %s since %s", h.Who, heldName(provider), h.Since.UTC().Format(time.RFC3339))}
+			r := &Refusal{Code: CodeHoldStronger}
+			return false, r.Say("{by} holds all calls to {held} since {since}", Values{"by": h.Who, "held": heldName(provider), "since": h.Since.UTC().Format(time.RFC3339)})
 		}
 		return false, nil
 	})
@@ -145,12 +146,13 @@ func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, re
 	}
 	provider, why, problems := readHeld(body.Provider, body.Why)
 	if len(problems) > 0 {
-		return HoldView{}, false, refuseFields(problems)
+		return HoldView{}, false, Refuse(problems...)
 	}
 	fact := &events.HoldReleased{Who: r.Caller.Principal, KeyID: r.Caller.KeyID, Key: hashKey(r.Caller, r.Key), Why: digestOf(why)}
 	h, before, released, replayed, err := v.changeHold(ctx, r, provider, why, fact, func(h projections.Hold) (bool, *Refusal) {
 		if h.Scope == events.HoldNone {
-			return false, &Refusal{Code: CodeNotHeld, Detail: "there is no hold on " + heldName(provider)}
+			r := &Refusal{Code: CodeNotHeld}
+			return false, r.Say("there is no hold on {held}", Values{"held": heldName(provider)})
 		}
 		return false, nil
 	})
@@ -274,16 +276,16 @@ func holdAuthor(f events.ServiceFact) (key, who string, why events.Digest) {
 func readHeld(provider, why *string) (name, text string, problems []FieldError) {
 	if provider != nil {
 		if name = *provider; !contract.ValidName(name) {
-			problems = append(problems, FieldError{Field: "/provider", Code: FieldNotAllowed, Message: "must be 1 to 64 of a-z, 0-9, _ and -; leave it out for all providers"})
+			problems = append(problems, Wrong("/provider", FieldNotAllowed, "must be {min} to {max} of a-z, 0-9, _ and -; leave it out for all providers", Values{"min": 1, "max": maxName}))
 		}
 	}
 	if why != nil {
 		text = *why
 	}
 	if strings.TrimSpace(text) == "" {
-		problems = append(problems, FieldError{Field: "/why", Code: FieldRequired, Message: "must say why, for whoever finds the hold"})
+		problems = append(problems, Wrong("/why", FieldRequired, "must say why, for whoever finds the hold", nil))
 	} else if problem := textProblem(text, MaxWhy); problem != nil {
-		problems = append(problems, FieldError{Field: "/why", Code: problem.Code, Message: problem.Message})
+		problems = append(problems, problem.at("/why"))
 	}
 	return name, text, problems
 }
@@ -302,10 +304,7 @@ func (v *Service) checkProvider(ctx context.Context, provider string) error {
 	if slices.Contains(ever, provider) {
 		return nil // its operations are followed to their end
 	}
-	return &Refusal{
-		Code: CodeUnknownProvider, Detail: "no provider is named " + provider, Allowed: known,
-		Errors: []FieldError{{Field: "/provider", Code: FieldNotAllowed, Message: "is not a provider of this installation", Allowed: known}},
-	}
+	return unknownProvider(provider, known)
 }
 
 func heldName(provider string) string {

@@ -1,7 +1,5 @@
 package ingest
 
-import "fmt"
-
 // A key of a principal is looked up, for ever, where its request is recorded: one
 // of a submit names an operation, one of a cancel, decision, pause or resume is
 // looked up among the facts of the operation that was named, one of a hold or
@@ -18,11 +16,11 @@ func ParseKey(values []string) (string, error) {
 	case len(values) == 0:
 		return "", keyMissing()
 	case len(values) > 1:
-		return "", badKey("is there %d times, must be there once", len(values))
+		return "", badKey("is there {times} times, must be there once", Values{"times": len(values)})
 	}
 	key := values[0]
 	if len(key) > 2*MaxKey+2 {
-		return "", badKey("has more than %d characters", MaxKey)
+		return "", badKey("has more than {max} characters", Values{"max": MaxKey})
 	}
 	if len(key) > 0 && key[0] == '"' {
 		var err error
@@ -31,14 +29,14 @@ func ParseKey(values []string) (string, error) {
 		}
 	}
 	if key == "" {
-		return "", badKey("is empty")
+		return "", badKey("is empty", nil)
 	}
 	if len(key) > MaxKey {
-		return "", badKey("has more than %d characters", MaxKey)
+		return "", badKey("has more than {max} characters", Values{"max": MaxKey})
 	}
 	for i := range len(key) {
 		if key[i] <= ' ' || key[i] > '~' {
-			return "", badKey("has a character at position %d that is not visible ASCII", i+1)
+			return "", badKey("has a character at position {position} that is not visible ASCII", Values{"position": i + 1})
 		}
 	}
 	return key, nil
@@ -82,25 +80,22 @@ func unquote(s string) (string, error) {
 		case '\\':
 			i++
 			if i == len(s) || (s[i] != '"' && s[i] != '\\') {
-				return "", badKey(`has a backslash that is not before " or \`)
+				return "", badKey(`has a backslash that is not before " or \`, nil)
 			}
 			out = append(out, s[i])
 		case '"':
 			if i != len(s)-1 {
-				return "", badKey("goes on after the closing quote")
+				return "", badKey("goes on after the closing quote", nil)
 			}
 			return string(out), nil
 		default:
 			out = append(out, c)
 		}
 	}
-	return "", badKey("has no closing quote")
+	return "", badKey("has no closing quote", nil)
 }
 
-func badKey(format string, args ...any) *Refusal {
-	message := fmt.Sprintf(format, args...)
-	return &Refusal{
-		Code: CodeKeyInvalid, Detail: "the Idempotency-Key " + message,
-		Errors: []FieldError{{Field: "Idempotency-Key", Code: FieldMalformed, Message: message}},
-	}
+func badKey(text string, values Values) *Refusal {
+	wrong := Wrong("Idempotency-Key", FieldMalformed, text, values)
+	return &Refusal{Code: CodeKeyInvalid, Detail: "the Idempotency-Key " + wrong.Message, Errors: []FieldError{wrong}}
 }

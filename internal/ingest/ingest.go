@@ -152,7 +152,7 @@ func checkID(field, id string) error {
 		return nil
 	}
 	return &Refusal{
-		Code: CodeInvalidID, Detail: "an operation id is 1 to 64 of a-z, 0-9 and _",
-		Errors: []FieldError{{Field: field, Code: FieldNotAllowed, Message: "must be 1 to 64 of a-z, 0-9 and _"}},
+		Code: CodeInvalidID, Detail: "an operation id has other characters, or another length; see errors",
+		Errors: []FieldError{Wrong(field, FieldNotAllowed, "must be {min} to {max} of a-z, 0-9 and _", Values{"min": 1, "max": maxID})},
 	}
 }

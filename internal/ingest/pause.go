@@ -135,7 +135,8 @@ func pauseRefusal(s projections.State) *Refusal {
 	case s.Rulebook() > projections.Rules:
 		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"
 	case s.Phase.Terminal():
-		r.Code, r.Detail = CodeAlreadyTerminal, "the operation ended as "+string(s.Phase)+"; there is nothing left to rest"
+		r.Code = CodeAlreadyTerminal
+		r.Say("the operation ended as {state}; there is nothing left to rest", nil)
 	default:
 		return nil
 	}

@@ -36,6 +36,7 @@ type Problem struct {
 	RetryAfter int               `json:"retry_after_s,omitempty"`
 	RetryWith  RetryWith         `json:"retry_with"`
 	Hint       string            `json:"hint"`
+	Values     Values            `json:"values,omitempty"` // those in the detail that no other member has
 	Errors     []FieldError      `json:"errors,omitempty"`
 	Allowed    []string          `json:"allowed,omitempty"`
 	Requires   Scope             `json:"requires,omitempty"` // the scope that the caller's key lacks
@@ -68,7 +69,7 @@ func ProblemOf(err error, instance, base string) Problem {
 		Type: base + string(refusal.Code), Title: meaning.Title, Status: meaning.Status, Detail: refusal.Detail,
 		Instance: instance, Code: refusal.Code, Retryable: meaning.Retryable,
 		RetryAfter: wholeSeconds(refusal.RetryAfter), RetryWith: meaning.RetryWith, Hint: meaning.Advice,
-		Errors: refusal.Errors, Allowed: refusal.Allowed, Requires: refusal.Requires, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
+		Values: refusal.Values, Errors: refusal.Errors, Allowed: refusal.Allowed, Requires: refusal.Requires, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
 		Docs: problemDocs + string(refusal.Code),
 	}
 }

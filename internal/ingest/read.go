@@ -150,19 +150,19 @@ type Page struct {
 func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	var problems []FieldError
 	if r.State != "" && !slices.Contains(phases(), r.State) {
-		problems = append(problems, FieldError{Field: "state", Code: FieldNotAllowed, Message: "is not a state", Allowed: phases()})
+		problems = append(problems, Wrong("state", FieldNotAllowed, "is not a state", nil, phases()...))
 	}
 	if r.Provider != "" && !contract.ValidName(r.Provider) {
-		problems = append(problems, FieldError{Field: "provider", Code: FieldNotAllowed, Message: "must be 1 to 64 of a-z, 0-9, _ and -"})
+		problems = append(problems, badName("provider"))
 	}
 	if r.Limit == 0 {
 		r.Limit = DefaultPage
 	}
 	if r.Limit < 1 || r.Limit > MaxPage {
-		problems = append(problems, FieldError{Field: "limit", Code: FieldOutOfBounds, Message: fmt.Sprintf("must be between 1 and %d", MaxPage)})
+		problems = append(problems, Wrong("limit", FieldOutOfBounds, "must be between {min} and {max}", Values{"min": 1, "max": MaxPage}))
 	}
 	if problem := textProblem(r.Session, MaxText); r.Session != "" && problem != nil {
-		problems = append(problems, FieldError{Field: "session", Code: problem.Code, Message: problem.Message})
+		problems = append(problems, problem.at("session"))
 	}
 	if r.Session != "" && r.Cursor != "" {
 		problems = append(problems, FieldError{Field: "cursor", Code: FieldNotAllowed, Message: "does not go with session, whose list is one page"})
@@ -175,7 +175,7 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "does not go with session, which is a label of your own"})
 	}
 	if len(problems) > 0 {
-		return Page{}, refuseFields(problems)
+		return Page{}, Refuse(problems...)
 	}
 	if refusal := v.May(r.Caller, Right{Action: action}); refusal != nil {
 		return Page{}, refusal
@@ -328,16 +328,19 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 	refusal := &Refusal{Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Provider: problemView(s.Problem)}
 	switch {
 	case s.Phase == projections.PhaseResultUnavailable:
-		refusal.Code, refusal.Detail = CodeResultUnavailable, "the job succeeded, its result could not be collected: "+string(s.Reason)
+		refusal.Code = CodeResultUnavailable
+		refusal.Say("the job succeeded, its result could not be collected: {reason}", Values{"reason": s.Reason})
 		return Result{}, refusal
 	case s.Phase == projections.PhaseResultValidationFailed && !unaccepted:
 		refusal.Code, refusal.Detail = CodeResultNotAccepted, "the result failed a check"
 		return Result{}, refusal
 	case s.Result.Payload.IsZero() && s.Phase.Terminal():
-		refusal.Code, refusal.Detail = CodeNoResult, "the operation ended as "+string(s.Phase)+" without a result"
+		refusal.Code = CodeNoResult
+		refusal.Say("the operation ended as {state} without a result", nil)
 		return Result{}, refusal
 	case s.Result.Payload.IsZero():
-		refusal.Code, refusal.Detail = CodeResultNotReady, "the operation is "+string(s.Phase)
+		refusal.Code = CodeResultNotReady
+		refusal.Say("the operation is {state}", nil)
 		refusal.Provider = nil
 		if wait := pollAfter(s, v.cfg.Clock.Now()); wait > 0 {
 			refusal.RetryAfter = time.Duration(wait) * time.Second
@@ -370,10 +373,7 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 // pick finds one file of a result of several.
 func pick(whole Result, name string) (Result, error) {
 	unknown := func(message string, allowed ...string) error {
-		return &Refusal{
-			Code: CodeInvalid, Detail: "file " + message,
-			Errors: []FieldError{{Field: "file", Code: FieldNotAllowed, Message: message, Allowed: allowed}},
-		}
+		return invalid("file", FieldNotAllowed, message, nil, allowed...)
 	}
 	if whole.MediaType != contract.FilesType {
 		return Result{}, unknown("is given, and the result is not a list of files; ask without it")

@@ -250,12 +250,12 @@ func (c Caller) sees(principal string) bool {
 }
 
 func forbidden(s Scope) *Refusal {
-	return &Refusal{Code: CodeForbidden, Requires: s, Detail: "this key has no scope " + string(s)}
+	return (&Refusal{Code: CodeForbidden, Requires: s}).Say("this key has no scope {requires}", nil)
 }
 
 // operatorOnly refuses what is for operators. It says nothing of what is held.
 func operatorOnly(s Scope) *Refusal {
-	return &Refusal{Code: CodeOperatorOnly, Requires: s, Detail: "this key has no operator's right, nor the scope " + string(s)}
+	return (&Refusal{Code: CodeOperatorOnly, Requires: s}).Say("this key has no operator's right, nor the scope {requires}", nil)
 }
 
 func noOperation() *Refusal {

@@ -64,18 +64,16 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	}
 	var s Submission
 	var problems []FieldError
-	add := func(field string, code FieldCode, format string, args ...any) {
-		problems = append(problems, FieldError{Field: field, Code: code, Message: fmt.Sprintf(format, args...)})
-	}
+	add := func(problem FieldError) { problems = append(problems, problem) }
 	name := func(field string, v *string, fallback string) string {
 		switch {
 		case v == nil && fallback != "":
 			return fallback
 		case v == nil || *v == "":
-			add(field, FieldRequired, "must be given")
+			add(Wrong(field, FieldRequired, "must be given", nil))
 			return ""
 		case !contract.ValidName(*v):
-			add(field, FieldNotAllowed, "must be 1 to 64 of a-z, 0-9, _ and -")
+			add(badName(field))
 			return ""
 		}
 		return *v
@@ -85,7 +83,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 			return ""
 		}
 		if problem := textProblem(*v, limit); problem != nil {
-			add(field, problem.Code, "%s", problem.Message)
+			add(problem.at(field))
 			return ""
 		}
 		return *v
@@ -95,7 +93,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 			return ""
 		}
 		if checkID(field, *v) != nil {
-			add(field, FieldNotAllowed, "must be an operation id: 1 to 64 of a-z, 0-9 and _")
+			add(Wrong(field, FieldNotAllowed, "must be an operation id: {min} to {max} of a-z, 0-9 and _", Values{"min": 1, "max": maxID}))
 			return ""
 		}
 		return *v
@@ -106,7 +104,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 		}
 		out, err := parseWish(*v)
 		if err != nil {
-			add(field, err.Code, "%s", err.Message)
+			add(err.at(field))
 			return nil
 		}
 		return out
@@ -121,10 +119,11 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.Replaces = id("/replaces", w.Replaces)
 	s.RetryOf = id("/retry_of", w.RetryOf)
 	if s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName); s.MaxCost != "" && !plainDecimal(s.MaxCost) {
-		add("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most 15 digits before and 6 after the point`)
+		add(Wrong("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most {whole_digits} digits before and {fraction_digits} after the point`,
+			Values{"whole_digits": costWhole, "fraction_digits": costFraction}))
 	}
 	if len(w.Params) == 0 {
-		add("/params", FieldRequired, "must be given; {} if there are none")
+		add(Wrong("/params", FieldRequired, "must be given; {} if there are none", nil))
 	}
 	s.Params = bytes.Clone(w.Params)
 	if d := w.Deadlines; d != nil {
@@ -137,7 +136,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	if w.NotBefore != nil {
 		at, problem := parseTime(*w.NotBefore)
 		if problem != nil {
-			add("/not_before", problem.Code, "%s", problem.Message)
+			add(problem.at("/not_before"))
 		}
 		s.NotBefore = at
 	}
@@ -146,7 +145,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	problems = append(problems, tagProblems...)
 
 	if len(problems) > 0 {
-		return Submission{}, refuseFields(problems)
+		return Submission{}, Refuse(problems...)
 	}
 	var err error
 	if s.meaning, err = meaning(body); err != nil {
@@ -155,14 +154,13 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	return s, nil
 }
 
-// refuseFields makes one refusal of problems with single fields.
-func refuseFields(problems []FieldError) *Refusal {
-	detail := problems[0].Field + " " + problems[0].Message
-	if n := len(problems) - 1; n > 0 {
-		detail += fmt.Sprintf(", and %d more", n)
-	}
-	return &Refusal{Code: CodeInvalid, Detail: detail, Errors: problems}
+// badName refuses what is no name of a provider, account or principal.
+func badName(field string) FieldError {
+	return Wrong(field, FieldNotAllowed, "must be {min} to {max} of a-z, 0-9, _ and -", Values{"min": 1, "max": maxName})
 }
+
+// maxName bounds the names that contract.ValidName takes.
+const maxName = 64
 
 // decodeStrict reads a body that two readers cannot take for two things into a
 // shape that has a place for each of its members.
@@ -171,7 +169,7 @@ func decodeStrict(body []byte, into any) error {
 		return gateRefusal(err)
 	}
 	if jsontext.Value(body).Kind() != '{' {
-		return invalid("", FieldWrongType, "the body must be a JSON object")
+		return invalid("", FieldWrongType, "the body must be a JSON object", nil)
 	}
 	if err := json.Unmarshal(body, into, json.RejectUnknownMembers(true)); err != nil {
 		var s *json.SemanticError
@@ -180,11 +178,9 @@ func decodeStrict(body []byte, into any) error {
 		}
 		field := string(s.JSONPointer)
 		if errors.Is(err, json.ErrUnknownName) {
-			r := invalid(clip(field), FieldUnknown, "is not a field of this request")
-			r.Errors[0].Allowed = membersOf(into, s.JSONPointer.Parent())
-			return r
+			return invalid(clip(field), FieldUnknown, "is not a field of this request", nil, membersOf(into, s.JSONPointer.Parent())...)
 		}
-		return invalid(clip(field), FieldWrongType, "must be of JSON type %s", jsonType(s.GoType))
+		return invalid(clip(field), FieldWrongType, "must be of JSON type {type}", Values{"type": jsonType(s.GoType)})
 	}
 	return nil
 }
@@ -195,27 +191,29 @@ func gateRefusal(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	r := &Refusal{Detail: e.Detail}
-	field := FieldError{Field: clip(e.Field), Code: FieldMalformed, Message: e.Detail}
+	r := &Refusal{}
+	code, values := FieldMalformed, Values{"what": e.Detail}
+	text := "{what}"
 	switch e.Code {
 	case canonical.Malformed:
 		r.Code = CodeMalformedJSON
-		r.Detail = fmt.Sprintf("%s (at byte %d)", e.Detail, e.Offset)
+		text, values["at_byte"] = "{what} (at byte {at_byte})", e.Offset
 	case canonical.DuplicateKey:
-		r.Code, field.Code = CodeDuplicateKey, FieldDuplicate
+		r.Code, code = CodeDuplicateKey, FieldDuplicate
 	case canonical.OutOfRange:
-		r.Code, field.Code = CodeNumberOutOfRange, FieldNumber
+		r.Code, code = CodeNumberOutOfRange, FieldNumber
 	case canonical.TooDeep:
-		r.Code, field.Code = CodeTooDeep, FieldOutOfBounds
+		r.Code, code = CodeTooDeep, FieldOutOfBounds
 	case canonical.TooLarge:
-		r.Code, field.Code = CodeBodyTooLarge, FieldOutOfBounds
+		r.Code, code = CodeBodyTooLarge, FieldOutOfBounds
 	}
 	if e.Bound != "" {
-		field.Message += " (bound: " + e.Bound + ")"
-		r.Detail += " (bound: " + e.Bound + ")"
+		text += " (bound: {bound})"
+		values["bound"] = e.Bound
 	}
-	if field.Field != "" {
-		r.Errors = []FieldError{field}
+	r.Say(text, values)
+	if e.Field != "" {
+		r.Errors = []FieldError{Wrong(clip(e.Field), code, text, values)}
 	}
 	return r
 }
@@ -355,16 +353,20 @@ func (w Wishes) Lengths(now time.Time) (events.Deadlines, error) {
 			length = f.wish.At.Sub(now)
 		}
 		if length <= 0 {
-			problems = append(problems, FieldError{Field: f.field, Code: FieldInThePast, Message: fmt.Sprintf(
-				"must be later than now, %s", now.UTC().Format(time.RFC3339))})
+			problems = append(problems, notLater(f.field, now))
 			continue
 		}
 		*f.into = length
 	}
 	if len(problems) > 0 {
-		return events.Deadlines{}, refuseFields(problems)
+		return events.Deadlines{}, Refuse(problems...)
 	}
 	return d, nil
+}
+
+// notLater refuses a time that has passed.
+func notLater(field string, now time.Time) FieldError {
+	return Wrong(field, FieldInThePast, "must be later than now, {now}", Values{"now": now.UTC().Format(time.RFC3339)})
 }
 
 // parseWish reads "90s", "2h30m", "7d" or an RFC 3339 time with a zone.
@@ -381,7 +383,8 @@ func parseWish(s string) (*Wish, *FieldError) {
 	case !ok:
 		return nil, &FieldError{Code: FieldMalformed, Message: `must be a length of time such as "90s", "2h30m" or "7d", or a time such as "2026-12-01T09:00:00Z"`}
 	case length <= 0:
-		return nil, &FieldError{Code: FieldInThePast, Message: "must be more than 0"}
+		problem := Wrong("", FieldInThePast, "must be more than {more_than}", Values{"more_than": 0})
+		return nil, &problem
 	}
 	return &Wish{Length: length}, nil
 }
@@ -415,23 +418,36 @@ func onlyDuration(s string) bool {
 	return len(unit) < len(s) && slices.Contains([]string{"ns", "us", "ms", "s", "m", "h"}, unit)
 }
 
+// The years of which a time can be.
+const (
+	earliestYear = 1970
+	latestYear   = 2200
+)
+
 func parseTime(s string) (time.Time, *FieldError) {
 	at, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
 		return time.Time{}, &FieldError{Code: FieldMalformed, Message: `must be an RFC 3339 time with a zone, such as "2026-12-01T09:00:00Z"`}
 	}
 	// The ledger's times are nanoseconds in 64 bits.
-	if y := at.Year(); y < 1970 || y > 2200 {
-		return time.Time{}, &FieldError{Code: FieldOutOfBounds, Message: "must be between the years 1970 and 2200"}
+	if y := at.Year(); y < earliestYear || y > latestYear {
+		problem := Wrong("", FieldOutOfBounds, "must be between the years {min} and {max}", Values{"min": earliestYear, "max": latestYear})
+		return time.Time{}, &problem
 	}
 	return at.UTC(), nil
+}
+
+// tooLong refuses a text of more bytes than there may be.
+func tooLong(field, s string, limit int) FieldError {
+	return Wrong(field, FieldOutOfBounds, "has {bytes} bytes; at most {max} are allowed", Values{"bytes": len(s), "max": limit})
 }
 
 // textProblem refuses what is too long or could not be shown on a line.
 func textProblem(s string, limit int) *FieldError {
 	switch {
 	case len(s) > limit:
-		return &FieldError{Code: FieldOutOfBounds, Message: fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), limit)}
+		problem := tooLong("", s, limit)
+		return &problem
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
 		return &FieldError{Code: FieldNotAllowed, Message: "must not have control characters"}
 	}
@@ -442,14 +458,14 @@ func readTags(tags map[string]string) ([]events.Tag, []FieldError) {
 	var list []events.Tag
 	var problems []FieldError
 	if len(tags) > MaxTags {
-		return nil, []FieldError{{Field: "/tags", Code: FieldOutOfBounds, Message: fmt.Sprintf("has %d names; at most %d are allowed", len(tags), MaxTags)}}
+		return nil, []FieldError{Wrong("/tags", FieldOutOfBounds, "has {names} names; at most {max} are allowed", Values{"names": len(tags), "max": MaxTags})}
 	}
 	for name, value := range tags {
 		field := "/tags/" + clip(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
 		if name == "" || len(name) > MaxTagName || strings.ContainsFunc(name, func(r rune) bool {
 			return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.')
 		}) {
-			problems = append(problems, FieldError{Field: field, Code: FieldNotAllowed, Message: fmt.Sprintf("the name must be 1 to %d of a-z, 0-9, _, - and .", MaxTagName)})
+			problems = append(problems, Wrong(field, FieldNotAllowed, "the name must be {min} to {max} of a-z, 0-9, _, - and .", Values{"min": 1, "max": MaxTagName}))
 			continue
 		}
 		if problem := textProblem(value, MaxTagValue); problem != nil {
@@ -464,10 +480,16 @@ func readTags(tags map[string]string) ([]events.Tag, []FieldError) {
 	return list, problems
 }
 
+// Digits of a cost before and after its point.
+const (
+	costWhole    = 15
+	costFraction = 6
+)
+
 func plainDecimal(s string) bool {
 	whole, fraction, point := strings.Cut(s, ".")
 	digits := func(s string, limit int) bool {
 		return s != "" && len(s) <= limit && strings.Trim(s, "0123456789") == ""
 	}
-	return digits(whole, 15) && (!point || digits(fraction, 6))
+	return digits(whole, costWhole) && (!point || digits(fraction, costFraction))
 }

@@ -139,10 +139,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	c, ok := v.cfg.Directory.Current(s.Provider)
 	if !ok {
 		known := v.providersOf(r.Caller)
-		return nil, nil, &Refusal{
-			Code: CodeUnknownProvider, Detail: fmt.Sprintf("there is no provider %q here", s.Provider), Allowed: known,
-			Errors: []FieldError{{Field: "/provider", Code: FieldNotAllowed, Message: "is not a provider of this installation", Allowed: known}},
-		}
+		return nil, nil, unknownProvider(s.Provider, known)
 	}
 	// Before it is said whether there is such an account: that is not for
 	// everyone to know.
@@ -150,7 +147,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		return nil, nil, refusal
 	}
 	if !v.cfg.Directory.HasAccount(s.Provider, s.Account) {
-		return nil, nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider %s", s.Provider)
+		return nil, nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider {provider}", Values{"provider": s.Provider})
 	}
 	now := v.cfg.Clock.Now()
 	deadlines, policy, err := v.limits(c, s, now)
@@ -185,7 +182,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		switch {
 		case errors.As(err, &refusal), errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
 			err == nil && linked.Intent.Principal != r.Caller.Principal:
-			return nil, nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours")
+			return nil, nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours", nil)
 		case err != nil:
 			return nil, nil, fmt.Errorf("read %s: %w", link.id, err)
 		}
@@ -199,16 +196,23 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	}, create, nil
 }
 
+// unknownProvider refuses a provider that there is not.
+func unknownProvider(name string, known []string) *Refusal {
+	r := &Refusal{
+		Code: CodeUnknownProvider, Allowed: known,
+		Errors: []FieldError{Wrong("/provider", FieldNotAllowed, "is not a provider of this installation", nil, known...)},
+	}
+	return r.Say("there is no provider {provider} here", Values{"provider": name})
+}
+
 // notAllowed refuses an account that the caller may not use.
 func (v *Service) notAllowed(caller Caller, provider, account, field string) *Refusal {
 	allowed := v.cfg.Directory.AccountsOf(caller.Principal, provider)
-	r := &Refusal{
-		Code:    CodeAccountNotAllowed,
-		Detail:  fmt.Sprintf("principal %s may not use account %s of provider %s", caller.Principal, account, provider),
-		Allowed: allowed,
-	}
+	r := &Refusal{Code: CodeAccountNotAllowed, Allowed: allowed}
+	r.Say("principal {principal} may not use account {account} of provider {provider}",
+		Values{"principal": caller.Principal, "account": account, "provider": provider})
 	if field != "" {
-		r.Errors = []FieldError{{Field: field, Code: FieldNotAllowed, Message: "is not an account you may use", Allowed: allowed}}
+		r.Errors = []FieldError{Wrong(field, FieldNotAllowed, "is not an account you may use", nil, allowed...)}
 	}
 	return r
 }
@@ -222,7 +226,7 @@ func (v *Service) limits(c *contract.Contract, s *Submission, now time.Time) (ev
 	deadlines, err := c.Deadlines(wanted)
 	var bound *contract.BoundError
 	if errors.As(err, &bound) {
-		return events.Deadlines{}, events.Policy{}, invalid("/"+pointerOf(bound.Field), FieldOutOfBounds, "must be between %s and %s", bound.Low, bound.High)
+		return events.Deadlines{}, events.Policy{}, invalid("/"+pointerOf(bound.Field), FieldOutOfBounds, "must be between {min} and {max}", Values{"min": bound.Low, "max": bound.High})
 	}
 	if err != nil {
 		return events.Deadlines{}, events.Policy{}, err
@@ -235,11 +239,11 @@ func (v *Service) limits(c *contract.Contract, s *Submission, now time.Time) (ev
 	// difference; a shorter deadline would never let a request out.
 	if least := policy.ClockDifference + leastRoom; deadlines.Create < least {
 		return events.Deadlines{}, events.Policy{}, invalid("/deadlines/create", FieldOutOfBounds,
-			"must be at least %s: clocks here may differ by %s", span(least), span(policy.ClockDifference))
+			"must be at least {min}: clocks here may differ by {clock_difference}", Values{"min": span(least), "clock_difference": span(policy.ClockDifference)})
 	}
 	if last := now.Add(deadlines.Create - policy.ClockDifference); s.NotBefore.After(last) {
 		return events.Deadlines{}, events.Policy{}, invalid("/not_before", FieldOutOfBounds,
-			"must be before the create deadline, %s", last.UTC().Format(time.RFC3339))
+			"must be before the create deadline, {before}", Values{"before": last.UTC().Format(time.RFC3339)})
 	}
 	return deadlines, policy, nil
 }
@@ -261,10 +265,10 @@ func pointerOf(dotted string) string {
 func checkParams(c *contract.Contract, in contract.Inputs) (create contract.Request, prepares uint64, err error) {
 	var problems []FieldError
 	for _, p := range c.CheckParams(in.Params) {
-		problems = append(problems, FieldError{Field: clip("/params" + p.Field), Code: paramCode(p.Code), Message: p.Message, Allowed: p.Allowed})
+		problems = append(problems, Wrong(clip("/params"+p.Field), paramCode(p.Code), "{what}", Values{"what": p.Message}, p.Allowed...))
 	}
 	if len(problems) > 0 {
-		return create, 0, refuseFields(problems)
+		return create, 0, Refuse(problems...)
 	}
 	steps, err := c.Prepares(in)
 	for step := 0; err == nil && step < steps; step++ {
@@ -274,7 +278,7 @@ func checkParams(c *contract.Contract, in contract.Inputs) (create contract.Requ
 		create, err = c.Create(in)
 	}
 	if err != nil {
-		return create, 0, invalid("/params", FieldNotAllowed, "do not make a request to the provider: %s", clean(err.Error()))
+		return create, 0, invalid("/params", FieldNotAllowed, "do not make a request to the provider: {what}", Values{"what": clean(err.Error())})
 	}
 	return create, uint64(steps), nil
 }

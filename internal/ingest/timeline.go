@@ -57,7 +57,7 @@ func (v *Service) Timeline(ctx context.Context, caller Caller, id string, after 
 		limit = DefaultTimeline
 	}
 	if limit < 1 || limit > MaxTimeline {
-		return TimelinePage{}, invalid("limit", FieldOutOfBounds, "must be between 1 and %d", MaxTimeline)
+		return TimelinePage{}, invalid("limit", FieldOutOfBounds, "must be between {min} and {max}", Values{"min": 1, "max": MaxTimeline})
 	}
 	s, err := v.load(ctx, caller, id, ActRead)
 	if err != nil {

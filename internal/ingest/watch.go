@@ -320,12 +320,12 @@ func (o *owners) of(operation string, ask func() (bool, error)) (bool, error) {
 // Feed begins a stream.
 func (v *Service) Feed(ctx context.Context, r FeedRequest) (*Feed, error) {
 	if r.Provider != "" && !contract.ValidName(r.Provider) {
-		return nil, invalid("provider", FieldNotAllowed, "must be 1 to 64 of a-z, 0-9, _ and -")
+		return nil, Refuse(badName("provider"))
 	}
 	list := ListRequest{Caller: r.Caller, Of: r.Of}
 	action, problem := list.whose()
 	if problem != nil {
-		return nil, refuseFields([]FieldError{*problem})
+		return nil, Refuse(*problem)
 	}
 	if refusal := v.May(r.Caller, Right{Action: action}); refusal != nil {
 		return nil, refusal
