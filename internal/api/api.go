@@ -124,6 +124,7 @@ type route struct {
 	handle       func(context.Context, *call) (answer, error)
 	sheet        sheet
 	query        []string // parameters it takes
+	media        []string // types it answers with, where a caller may be refused for them
 }
 
 // strict says that a parameter that the route does not know is refused. Those who
@@ -227,7 +228,7 @@ func newHandler(o Options) *handler {
 		if r.open && r.method == http.MethodGet && !strings.Contains(r.path, "{") {
 			h.documents = append(h.documents, r.path)
 		}
-		r.query = queryOf(r.sheet, doc.Components.Parameters)
+		r.query, r.media = queryOf(r.sheet, doc.Components.Parameters), r.offers()
 		serve := h.at(r.path, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) })
 		api.Adapter().Handle(&huma.Operation{Method: r.method, Path: r.path, OperationID: r.sheet.id}, func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
@@ -324,6 +325,9 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 		}
 	}
 	c.operation = c.r.PathValue("id")
+	if err := c.accepts(route.media); err != nil {
+		return err
+	}
 	if route.strict() {
 		q, err := c.query(route.query...)
 		if err != nil {

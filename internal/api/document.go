@@ -194,6 +194,9 @@ func (r route) codesOf() []ingest.Code {
 	if r.strict() {
 		codes = append(codes, ingest.CodeInvalid)
 	}
+	if len(r.offers()) > 0 {
+		codes = append(codes, ingest.CodeNotAcceptable)
+	}
 	slices.Sort(codes)
 	return slices.Compact(codes)
 }

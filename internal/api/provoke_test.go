@@ -73,6 +73,9 @@ func TestEveryRouteRefuses(t *testing.T) {
 				ask(401, "nobody", at(h.op), header(), body)
 				ask(422, "alice", at(h.op)+"?nothing=1", header(), body)
 			}
+			if len(route.offers()) > 0 {
+				ask(406, "alice", at(h.op), header("Accept", "image/png, application/json;q=0, text/event-stream;q=0"), body)
+			}
 			if takes(paramID) {
 				ask(400, "alice", at("op.1"), header(), body)
 				ask(404, "alice", at("op_none"), header(), body)

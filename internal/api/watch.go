@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -100,34 +98,10 @@ func (c *call) resume() (after uint64, given bool, err error) {
 	return after, true, nil
 }
 
-// acceptsStream refuses who accepts no stream.
-func (c *call) acceptsStream() error {
-	values := c.r.Header["Accept"]
-	if len(values) == 0 {
-		return nil
-	}
-	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
-		media, params, err := mime.ParseMediaType(strings.TrimSpace(part))
-		if err != nil {
-			continue
-		}
-		if q, weighed := params["q"]; weighed && strings.Trim(q, "0.") == "" {
-			continue
-		}
-		if media == eventStream || media == "text/*" || media == "*/*" {
-			return nil
-		}
-	}
-	return (&ingest.Refusal{Code: ingest.CodeNotAcceptable, Allowed: []string{eventStream}}).Say("this address answers with {allowed}", nil)
-}
-
 // watch streams what happens to one operation. It ends with the operation; who
 // connects again with the id of its last event is answered 204, which tells a browser
 // to stop.
 func (h *handler) watch(ctx context.Context, c *call) (answer, error) {
-	if err := c.acceptsStream(); err != nil {
-		return answer{}, err
-	}
 	after, resume, err := c.resume()
 	if err != nil {
 		return answer{}, err
@@ -217,9 +191,6 @@ func (h *handler) tellAll(ctx context.Context, c *call, w *ingest.Watch, s *stre
 
 // feed streams what happens to all operations of the caller.
 func (h *handler) feed(ctx context.Context, c *call) (answer, error) {
-	if err := c.acceptsStream(); err != nil {
-		return answer{}, err
-	}
 	r := ingest.FeedRequest{Caller: c.caller, Of: ingest.Of(c.q.Get("of")), Provider: c.q.Get("provider")}
 	var err error
 	if r.After, r.Resume, err = c.resume(); err != nil {
