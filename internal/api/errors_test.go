@@ -62,3 +62,25 @@ func TestRetryAfterIsOneNumber(t *testing.T) {
 		t.Errorf("%v %s", w.Header(), w.Body)
 	}
 }
+
+func FuzzWantsHTML(f *testing.F) {
+	for _, s := range []string{"text/html", "text/html;q=0.5, application/json", ";q=", "a/b;q=1;q=0", ",,", "text/html;q=NaN"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, accept string) {
+		if wantsHTML([]string{accept}) && !strings.Contains(strings.ToLower(accept), "text/html") {
+			t.Errorf("%q", accept)
+		}
+	})
+}
+
+func FuzzOwnRefusal(f *testing.F) {
+	for _, s := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n400 Bad Request", "HTTP/1.1 431", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 -1", "", "HTTP/1.1 +40"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if r := ownRefusal(b); r != nil && !strings.HasPrefix(string(refusalBytes(r)), "HTTP/1.1 "+string(b[9:12])+" ") {
+			t.Errorf("%q became %q", b, refusalBytes(r))
+		}
+	})
+}

@@ -61,19 +61,32 @@ func raw(t *testing.T, run func(t *testing.T, h *harness, dial func() net.Conn))
 	})
 }
 
+// rawAnswer is one answer, read whole.
+type rawAnswer struct {
+	status int
+	header http.Header
+	closes bool // the connection
+	text   string
+}
+
 // exchangeRaw sends the text, as far as it is taken, and reads one answer.
-func exchangeRaw(t *testing.T, c net.Conn, method, text string) (*http.Response, string) {
+func exchangeRaw(t *testing.T, c net.Conn, method, text string) rawAnswer {
 	t.Helper()
 	go func() { _, _ = io.WriteString(c, text) }() // a refusal may come before its end
-	r, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+	return readRaw(t, bufio.NewReader(c), method)
+}
+
+func readRaw(t *testing.T, in *bufio.Reader, method string) rawAnswer {
+	t.Helper()
+	r, err := http.ReadResponse(in, &http.Request{Method: method})
 	if err != nil {
 		t.Fatalf("no answer: %v", err)
 	}
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
+	if err = errors.Join(err, r.Body.Close()); err != nil {
 		t.Fatal(err)
 	}
-	return r, string(body)
+	return rawAnswer{r.StatusCode, r.Header, r.Close, string(body)}
 }
 
 // TestRaw sends what no client library would. Each refusal is a problem document,
@@ -128,25 +141,25 @@ func TestRaw(t *testing.T) {
 			raw(t, func(t *testing.T, h *harness, dial func() net.Conn) {
 				conn := dial()
 				method, _, _ := strings.Cut(c.send, " ")
-				r, text := exchangeRaw(t, conn, method, strings.ReplaceAll(c.send, "{key}", h.bearer["alice"]))
+				a := exchangeRaw(t, conn, method, strings.ReplaceAll(c.send, "{key}", h.bearer["alice"]))
 				if err := conn.Close(); err != nil {
 					t.Error(err)
 				}
-				if r.StatusCode != c.status {
-					t.Errorf("%d %s, want %d", r.StatusCode, text, c.status)
+				if a.status != c.status {
+					t.Errorf("%d %s, want %d", a.status, a.text, c.status)
 				}
 				if c.code == "" {
 					return
 				}
-				if got := r.Header.Get("Content-Type"); got != "application/problem+json" || r.Header.Get("Cache-Control") != "no-store" {
-					t.Errorf("headers %v", r.Header)
+				if a.header.Get("Content-Type") != "application/problem+json" || a.header.Get("Cache-Control") != "no-store" {
+					t.Errorf("headers %v", a.header)
 				}
 				if method == http.MethodHead {
 					return
 				}
 				var p ingest.Problem
-				if err := json.Unmarshal([]byte(text), &p); err != nil || p.Code != c.code || p.Status != c.status || p.Type != "/errors/"+string(c.code) || p.Detail == "" {
-					t.Errorf("%d %s", r.StatusCode, text)
+				if err := json.Unmarshal([]byte(a.text), &p); err != nil || p.Code != c.code || p.Status != c.status || p.Type != "/errors/"+string(c.code) || p.Detail == "" {
+					t.Errorf("%d %s", a.status, a.text)
 				}
 			})
 		})
@@ -182,10 +195,10 @@ func TestSlow(t *testing.T) {
 						t.Errorf("got %q, %v", text, err)
 					}
 				} else {
-					r, text := exchangeRaw(t, conn, "POST", strings.ReplaceAll(c.send, "{key}", h.bearer["alice"]))
+					a := exchangeRaw(t, conn, "POST", strings.ReplaceAll(c.send, "{key}", h.bearer["alice"]))
 					var p ingest.Problem
-					if err := json.Unmarshal([]byte(text), &p); err != nil || p.Code != c.code || !p.Retryable || r.StatusCode != 408 || !r.Close {
-						t.Errorf("%d %s", r.StatusCode, text)
+					if err := json.Unmarshal([]byte(a.text), &p); err != nil || p.Code != c.code || !p.Retryable || a.status != 408 || !a.closes {
+						t.Errorf("%d %s", a.status, a.text)
 					}
 				}
 				if took := time.Since(begun); took < c.took || took > c.took+2*time.Second {
@@ -222,15 +235,12 @@ func TestHalfSent(t *testing.T) {
 		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := readRaw(t, bufio.NewReader(conn), "POST")
 		var p ingest.Problem
-		if err := json.NewDecoder(r.Body).Decode(&p); err != nil || r.StatusCode != 400 || p.Code != ingest.CodeBodyIncomplete || p.RetryWith != ingest.RetrySameKey {
-			t.Errorf("%d %+v %v", r.StatusCode, p, err)
+		if err := json.Unmarshal([]byte(a.text), &p); err != nil || a.status != 400 || p.Code != ingest.CodeBodyIncomplete || p.RetryWith != ingest.RetrySameKey {
+			t.Errorf("%d %s", a.status, a.text)
 		}
-		if err := errors.Join(r.Body.Close(), conn.Close()); err != nil {
+		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -265,13 +275,9 @@ func TestRefusedBehindAnother(t *testing.T) {
 		go func() { _, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\nGARBAGE\r\n\r\n") }()
 		in := bufio.NewReader(conn)
 		for _, status := range []int{200, 400} {
-			r, err := http.ReadResponse(in, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(r.Body)
-			if err != nil || r.StatusCode != status || (r.Header.Get("Content-Type") == "application/problem+json") != (status == 400) {
-				t.Errorf("%d %.200q %v", r.StatusCode, body, err)
+			a := readRaw(t, in, "GET")
+			if a.status != status || (a.header.Get("Content-Type") == "application/problem+json") != (status == 400) {
+				t.Errorf("%d %.200q", a.status, a.text)
 			}
 		}
 		stop()

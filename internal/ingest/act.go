@@ -129,10 +129,10 @@ func cancelRefusal(s projections.State) *Refusal {
 		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"
 	case s.Phase.Terminal() && s.Phase != projections.PhaseCancelled:
 		r.Code = CodeAlreadyTerminal
-		r.Say("the operation ended as {state}; its state and result are unchanged", nil)
+		r = r.Say("the operation ended as {state}; its state and result are unchanged", nil)
 	case s.Phase != projections.PhaseCancelled && s.Job.ID != "" && (!s.Intent.Promises.Cancels || s.Cancel.Impossible):
 		r.Code = CodeCancelUnsupported
-		r.Say("provider {provider} has no way to cancel a job", Values{"provider": s.Intent.Provider})
+		r = r.Say("provider {provider} has no way to cancel a job", Values{"provider": s.Intent.Provider})
 	default:
 		return nil
 	}
@@ -388,7 +388,7 @@ func rehearse(s projections.State, e events.Event, now time.Time) *Refusal {
 
 func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
 	r := &Refusal{Code: CodeDecisionNotAllowed, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
-	r.Say("the decision does not fit state {state} ({reason})", Values{"reason": why})
+	r = r.Say("the decision does not fit state {state} ({reason})", Values{"reason": why})
 	for _, kind := range decisionKinds() {
 		if ok, _ := projections.Allowed(s, kind); ok {
 			r.Allowed = append(r.Allowed, string(kind))
@@ -397,7 +397,7 @@ func decisionRefusal(s projections.State, why projections.Reason) *Refusal {
 	switch why { //nolint:exhaustive // every other reason is that it does not fit
 	case projections.ReasonTerminal:
 		r.Code = CodeAlreadyTerminal
-		r.Say("the operation ended as {state}", nil)
+		r = r.Say("the operation ended as {state}", nil)
 	case projections.ReasonRiskUnstated:
 		r.Code, r.Values, r.Detail = CodeRiskNotAccepted, nil, "nothing proves that the create made no job, and the provider is not known to recognise it if it is sent again"
 	}

@@ -136,7 +136,7 @@ func pauseRefusal(s projections.State) *Refusal {
 		r.Code, r.Detail = CodeNewerVersion, "this operation keeps rules that this program does not know"
 	case s.Phase.Terminal():
 		r.Code = CodeAlreadyTerminal
-		r.Say("the operation ended as {state}; there is nothing left to rest", nil)
+		r = r.Say("the operation ended as {state}; there is nothing left to rest", nil)
 	default:
 		return nil
 	}

@@ -329,18 +329,18 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 	switch {
 	case s.Phase == projections.PhaseResultUnavailable:
 		refusal.Code = CodeResultUnavailable
-		refusal.Say("the job succeeded, its result could not be collected: {reason}", Values{"reason": s.Reason})
+		refusal = refusal.Say("the job succeeded, its result could not be collected: {reason}", Values{"reason": s.Reason})
 		return Result{}, refusal
 	case s.Phase == projections.PhaseResultValidationFailed && !unaccepted:
 		refusal.Code, refusal.Detail = CodeResultNotAccepted, "the result failed a check"
 		return Result{}, refusal
 	case s.Result.Payload.IsZero() && s.Phase.Terminal():
 		refusal.Code = CodeNoResult
-		refusal.Say("the operation ended as {state} without a result", nil)
+		refusal = refusal.Say("the operation ended as {state} without a result", nil)
 		return Result{}, refusal
 	case s.Result.Payload.IsZero():
 		refusal.Code = CodeResultNotReady
-		refusal.Say("the operation is {state}", nil)
+		refusal = refusal.Say("the operation is {state}", nil)
 		refusal.Provider = nil
 		if wait := pollAfter(s, v.cfg.Clock.Now()); wait > 0 {
 			refusal.RetryAfter = time.Duration(wait) * time.Second

@@ -211,7 +211,7 @@ func gateRefusal(err error) error {
 		text += " (bound: {bound})"
 		values["bound"] = e.Bound
 	}
-	r.Say(text, values)
+	r = r.Say(text, values)
 	if e.Field != "" {
 		r.Errors = []FieldError{Wrong(clip(e.Field), code, text, values)}
 	}

@@ -209,7 +209,7 @@ func unknownProvider(name string, known []string) *Refusal {
 func (v *Service) notAllowed(caller Caller, provider, account, field string) *Refusal {
 	allowed := v.cfg.Directory.AccountsOf(caller.Principal, provider)
 	r := &Refusal{Code: CodeAccountNotAllowed, Allowed: allowed}
-	r.Say("principal {principal} may not use account {account} of provider {provider}",
+	r = r.Say("principal {principal} may not use account {account} of provider {provider}",
 		Values{"principal": caller.Principal, "account": account, "provider": provider})
 	if field != "" {
 		r.Errors = []FieldError{Wrong(field, FieldNotAllowed, "is not an account you may use", nil, allowed...)}
