@@ -35,6 +35,9 @@ type toolCall struct {
 	raw    []byte // the arguments
 	trace  string // W3C
 	notify func(context.Context, operation)
+	// forms says that the client's user can be asked, and responses are what it said.
+	forms     bool
+	responses mcp.InputResponseMap
 }
 
 // operation is what is needed here of the JSON of an operation.
@@ -79,9 +82,17 @@ func (op *operation) decisions() []string {
 func (s *server) handler(t tool) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (result *mcp.CallToolResult, err error) {
 		start := s.o.Now()
-		c := &toolCall{caller: callerOf(ctx), raw: req.Params.Arguments, notify: progress(req)}
+		c := &toolCall{
+			caller: callerOf(ctx), raw: req.Params.Arguments, notify: progress(req),
+			forms: canAsk(req), responses: req.Params.InputResponses,
+		}
 		c.trace = traceParent(req, c.caller)
 		answer, err := t.call(ctx, c)
+		var question *asking
+		if errors.As(err, &question) {
+			s.log(ctx, t, c, Answer{Operation: question.operation}, nil, s.o.Now().Sub(start))
+			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{question.key: question.form}}, nil
+		}
 		s.log(ctx, t, c, answer, err, s.o.Now().Sub(start))
 		if err != nil {
 			return s.failed(err, t.name), nil
@@ -315,6 +326,12 @@ func (s *server) decide(ctx context.Context, c *toolCall) (Answer, error) {
 	a, err := readArguments(c.raw, "id", "idempotency_key", "version")
 	if err != nil {
 		return Answer{}, err
+	}
+	if !kindGiven(a.body) {
+		if !c.forms {
+			return Answer{}, refuseField("/kind", ingest.FieldRequired, "must be given: your client cannot ask its user")
+		}
+		return s.ask(ctx, c, a)
 	}
 	if a.version == 0 {
 		return Answer{}, &ingest.Refusal{

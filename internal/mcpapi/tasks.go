@@ -131,9 +131,7 @@ func declaredBy(req mcp.Request) declared {
 		return declared{}
 	}
 	_, tasks := c.Extensions[tasksExtension]
-	// A client that names no mode of elicitation means forms.
-	forms := c.Elicitation != nil && (c.Elicitation.Form != nil || c.Elicitation.URL == nil)
-	return declared{tasks, forms}
+	return declared{tasks, asksForms(c)}
 }
 
 type declaredKey struct{}
@@ -242,8 +240,8 @@ func codeOf(err error) ingest.Code {
 	return ingest.RefusalOf(err).Code
 }
 
-func (s *server) operationOf(ctx context.Context, id string) (operation, json.RawMessage, error) {
-	a, err := callerOf(ctx).use.Get(ctx, id)
+func operationOf(ctx context.Context, use UseCases, id string) (operation, json.RawMessage, error) {
+	a, err := use.Get(ctx, id)
 	if err != nil {
 		return operation{}, nil, err
 	}
@@ -255,7 +253,7 @@ func (s *server) getTask(ctx context.Context, p *taskParams) (*task, error) {
 	if p == nil {
 		p = &taskParams{}
 	}
-	op, document, err := s.operationOf(ctx, p.ID)
+	op, document, err := operationOf(ctx, callerOf(ctx).use, p.ID)
 	if err != nil {
 		return nil, s.taskError(ctx, "tasks/get", err)
 	}
@@ -357,7 +355,7 @@ func (s *server) updateTask(ctx context.Context, p *taskUpdate) (*acknowledged, 
 	if p == nil {
 		p = &taskUpdate{}
 	}
-	op, _, err := s.operationOf(ctx, p.ID)
+	op, _, err := operationOf(ctx, callerOf(ctx).use, p.ID)
 	if err != nil {
 		return nil, s.taskError(ctx, "tasks/update", err)
 	}

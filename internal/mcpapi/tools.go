@@ -149,8 +149,8 @@ type (
 	decideArguments struct {
 		ID         string `json:"id" jsonschema:"The operation's id, as it was answered."`
 		Key        string `json:"idempotency_key" jsonschema:"One of your own for this decision."`
-		Version    uint64 `json:"version" jsonschema:"The version of the operation you decide on. If it has moved on you are refused: read it again and decide again."`
-		Kind       string `json:"kind" jsonschema:"One of the decisions that the operation lists as allowed."`
+		Version    uint64 `json:"version" jsonschema:"The version of the operation you decide on; needed with kind. If it has moved on you are refused: read it again and decide again."`
+		Kind       string `json:"kind" jsonschema:"One of the decisions that the operation lists as allowed. Left out, your user is asked, if your client can ask."`
 		Why        string `json:"why" jsonschema:"The reason, kept with the decision."`
 		JobID      string `json:"job_id" jsonschema:"adopt: the provider's job, one of candidates or one a person found."`
 		Deadline   string `json:"deadline" jsonschema:"extend: approval, create, result, cancel or collect."`
@@ -234,8 +234,8 @@ func (s *server) table() []tool {
 		},
 		{
 			ToolDecide, "Decide on a stopped operation",
-			"Record a decision on an operation that stopped because automation must not settle it. Take one of the decisions it lists as allowed, with its version. Where a second job cannot be excluded, ask a person first." + retryRule,
-			input[decideArguments]("id", "idempotency_key", "version", "kind"), output[ingest.View](), irrevocable, s.decide,
+			"Record a decision on an operation that stopped because automation must not settle it. Take one of the decisions it lists as allowed, with its version. Where a second job cannot be excluded, ask a person first: leave kind out, and your user is asked by a form, if your client can ask." + retryRule,
+			input[decideArguments]("id", "idempotency_key"), output[ingest.View](), irrevocable, s.decide,
 		},
 		{
 			ToolResult, "Read a result",

@@ -553,7 +553,11 @@ func TestInputSchemasAreWhatIsRead(t *testing.T) {
 		}
 		for _, tool := range list.Tools {
 			var p client.Problem
-			call(t, s, tool.Name, object(`{"id": "op_x", "idempotency_key": "k", "version": 1, "colour": 1}`), &p)
+			arguments := `{"id": "op_x", "idempotency_key": "k", "version": 1, "colour": 1}`
+			if tool.Name == "decide_operation" { // without a kind nothing is read but who is to be asked
+				arguments = strings.Replace(arguments, "{", `{"kind": "abandon", `, 1)
+			}
+			call(t, s, tool.Name, object(arguments), &p)
 			read := map[string]bool{}
 			for _, e := range p.Errors {
 				for _, name := range e.Allowed {
@@ -582,6 +586,103 @@ func TestInputSchemasAreWhatIsRead(t *testing.T) {
 					t.Errorf("%s requires %s, which it does not describe", tool.Name, name)
 				}
 			}
+		}
+	})
+}
+
+// A decision without a kind is the user's, on the very state that the form shows.
+func TestUserIsAsked(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example-ask", simulator.Options{},
+			simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
+		stopped := func(key string) client.Operation {
+			t.Helper()
+			op := h.Submit(key, "example-ask", `{"correlation": "`+key+`"}`)
+			return h.Wait(op.ID, time.Minute, "quarantined")
+		}
+		var shown []*mcp.ElicitParams
+		var answer func() *mcp.ElicitResult
+		s := connect(t, h, &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			shown = append(shown, r.Params)
+			return answer(), nil
+		}})
+		op := stopped("a")
+		abandon := func() *mcp.ElicitResult {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "abandon", "why": "a trial"}}
+		}
+		answer = abandon
+		decide := func(op client.Operation, key string) json.RawMessage {
+			return object(`{"id": "` + op.ID + `", "idempotency_key": "` + key + `"}`)
+		}
+		var after client.Operation
+		if call(t, s, "decide_operation", decide(op, "d"), &after); after.State != "abandoned" {
+			t.Errorf("decided: %+v", after)
+		}
+		var form struct {
+			Properties map[string]struct{ Enum []string }
+			Required   []string
+		}
+		remarshal(t, shown[0].RequestedSchema, &form)
+		if len(shown) != 1 || !strings.Contains(shown[0].Message, op.ID) || !slices.Contains(form.Properties["decision"].Enum, "abandon") || !slices.Equal(form.Required, []string{"decision"}) {
+			t.Errorf("asked %d times, %+v %+v", len(shown), shown[0], form)
+		}
+		// What is over is not asked about.
+		var p client.Problem
+		if r := call(t, s, "decide_operation", decide(op, "e"), &p); !r.IsError || p.Code != "already_terminal" || len(shown) != 1 {
+			t.Errorf("after the end: %+v", p)
+		}
+		// A user who does not want to decides nothing.
+		op = stopped("b")
+		answer = func() *mcp.ElicitResult { return &mcp.ElicitResult{Action: "decline"} }
+		var declined struct {
+			State    string
+			Declined bool
+		}
+		if call(t, s, "decide_operation", decide(op, "d"), &declined); declined.State != "quarantined" || !declined.Declined {
+			t.Errorf("declined: %+v", declined)
+		}
+		// While the user thinks somebody else decides: another state, and another question,
+		// or none.
+		answer = func() *mcp.ElicitResult {
+			if _, err := h.Client.Decide(t.Context(), op.ID, op.Version, "other", client.Decision{Kind: "abandon"}); err != nil {
+				t.Error(err)
+			}
+			return abandon()
+		}
+		if r := call(t, s, "decide_operation", decide(op, "d"), &p); !r.IsError || p.Code != "already_terminal" {
+			t.Errorf("decided on a state that is over: %+v", p)
+		}
+		// The answer to the user's decision was lost, and is sent again.
+		op = stopped("c")
+		c := &raw{t: t, h: h, key: h.Bearer, meta: `"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}`}
+		params := `"name": "decide_operation", "arguments": {"id": "` + op.ID + `", "idempotency_key": "d"}`
+		asked := c.ask("tools/call", "decide_operation", params)
+		key := fmt.Sprintf("q-%d", op.Sequence)
+		if !strings.Contains(string(asked.Result), `"resultType":"input_required"`) || !strings.Contains(string(asked.Result), `"`+key+`":{`) {
+			t.Fatalf("asked: %s %+v", asked.Result, asked.Error)
+		}
+		said := params + `, "inputResponses": {"` + key + `": {"action": "accept", "content": {"decision": "abandon"}}}`
+		first := c.ask("tools/call", "decide_operation", said)
+		second := c.ask("tools/call", "decide_operation", said)
+		if !strings.Contains(string(first.Result), `"state":"abandoned"`) || !strings.Contains(string(second.Result), `"original_status":201`) {
+			t.Errorf("first %s\nsecond %s", first.Result, second.Result)
+		}
+		// The state moved on under the question, and can still be decided: the user is
+		// asked about the new one.
+		op = stopped("d")
+		params = `"name": "decide_operation", "arguments": {"id": "` + op.ID + `", "idempotency_key": "d"}`
+		if _, err := h.Client.Pause(t.Context(), op.ID, "a while"); err != nil {
+			t.Fatal(err)
+		}
+		late := c.ask("tools/call", "decide_operation", params+fmt.Sprintf(`, "inputResponses": {"q-%d": {"action": "accept", "content": {"decision": "abandon"}}}`, op.Sequence))
+		now, err := h.Client.Get(t.Context(), op.ID)
+		if err != nil || now.State != "quarantined" || !strings.Contains(string(late.Result), fmt.Sprintf(`"q-%d":{`, now.Sequence)) {
+			t.Errorf("an answer to a question that is over: %s, the operation is %s, error %v", late.Result, now.State, err)
+		}
+		// A client that cannot ask is told so.
+		c.meta = declaresNone
+		if r := c.ask("tools/call", "decide_operation", params); !strings.Contains(string(r.Result), "cannot ask its user") || !strings.Contains(string(r.Result), `"/kind"`) {
+			t.Errorf("a client that cannot ask: %s %+v", r.Result, r.Error)
 		}
 	})
 }

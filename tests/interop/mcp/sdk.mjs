@@ -3,6 +3,7 @@
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { ElicitRequestSchema } from "@modelcontextprotocol/sdk/types.js";
 import { authorization, check, intent, key, server } from "./common.mjs";
 
 const transports = {
@@ -14,7 +15,12 @@ const transports = {
 };
 
 for (const [name, transport] of Object.entries(transports)) {
-  const client = new Client({ name: "interop", version: "1" });
+  const client = new Client({ name: "interop", version: "1" }, { capabilities: { elicitation: { form: {} } } });
+  const asked = [];
+  client.setRequestHandler(ElicitRequestSchema, (request) => {
+    asked.push(request.params);
+    return { action: "accept", content: { decision: "abandon" } };
+  });
   await client.connect(transport());
   // With the list the client holds every answer against its tool's output schema.
   const { tools } = await client.listTools();
@@ -41,6 +47,17 @@ for (const [name, transport] of Object.entries(transports)) {
   })) {
     const r = await call(tool, args);
     check(`${name}: ${tool}`, !r.failed, r);
+  }
+  // Without a kind the user is asked, where the service can reach it: not over HTTP
+  // without sessions, as this revision has it.
+  const lost = await call("submit_operation", intent(`${name}-lost`, "example-ask", "dropped"));
+  const stopped = await call("wait_operation", { id: lost.id, wait_seconds: 50 });
+  check(`${name}: stopped`, stopped.state === "quarantined" && stopped.done && !stopped.terminal, stopped);
+  const decided = await call("decide_operation", { id: lost.id, idempotency_key: "d" });
+  if (name === "stdio") {
+    check(`${name}: the user was asked`, asked.length === 1 && decided.state === "abandoned", [asked, decided]);
+  } else {
+    check(`${name}: the user cannot be asked`, decided.failed && decided.errors?.[0]?.field === "/kind", decided);
   }
   await client.close();
 }
