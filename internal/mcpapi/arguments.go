@@ -136,10 +136,12 @@ func text(given map[string]jsontext.Value, name string) (string, error) {
 }
 
 func refuseField(field string, code ingest.FieldCode, message string) *ingest.Refusal {
-	return &ingest.Refusal{
-		Code: ingest.CodeInvalid, Detail: field + " " + message,
-		Errors: []ingest.FieldError{{Field: field, Code: code, Message: message}},
-	}
+	return ingest.Refuse(ingest.Wrong(field, code, message, nil))
+}
+
+// outOfBounds refuses a number that must be between two.
+func outOfBounds(field string, low, high int) *ingest.Refusal {
+	return ingest.Refuse(ingest.Wrong(field, ingest.FieldOutOfBounds, "must be between {min} and {max}", ingest.Values{"min": low, "max": high}))
 }
 
 // inArgument names the argument where a refusal named a header or a parameter.

@@ -256,7 +256,7 @@ func (s *server) wait(ctx context.Context, c *toolCall) (Answer, error) {
 	if a.Wait != nil {
 		most := uint64(ingest.MaxWait / time.Second)
 		if *a.Wait > most {
-			return Answer{}, refuseField("/wait_seconds", ingest.FieldOutOfBounds, fmt.Sprintf("must be between 0 and %d", most))
+			return Answer{}, outOfBounds("/wait_seconds", 0, int(most))
 		}
 		wait = time.Duration(*a.Wait) * time.Second
 	}
@@ -305,7 +305,7 @@ func (s *server) list(ctx context.Context, c *toolCall) (Answer, error) {
 	q := ListQuery{Of: a.Of, State: a.State, Provider: a.Provider, Session: a.Session, Limit: defaultPage, Cursor: a.Cursor}
 	if a.Limit != 0 {
 		if a.Limit > ingest.MaxPage {
-			return Answer{}, refuseField("/limit", ingest.FieldOutOfBounds, fmt.Sprintf("must be between 1 and %d", ingest.MaxPage))
+			return Answer{}, outOfBounds("/limit", 1, ingest.MaxPage)
 		}
 		q.Limit = int(a.Limit)
 	}
@@ -353,7 +353,7 @@ func (s *server) timeline(ctx context.Context, c *toolCall) (Answer, error) {
 		return Answer{}, err
 	}
 	if a.Limit > maxTimeline {
-		return Answer{}, refuseField("/limit", ingest.FieldOutOfBounds, fmt.Sprintf("must be between 1 and %d", maxTimeline))
+		return Answer{}, outOfBounds("/limit", 1, maxTimeline)
 	}
 	if a.Limit == 0 {
 		a.Limit = defaultTimeline
@@ -377,7 +377,7 @@ func (s *server) result(ctx context.Context, c *toolCall) (Answer, error) {
 		return Answer{}, err
 	}
 	if a.MaxBytes > maxInline {
-		return Answer{}, refuseField("/max_bytes", ingest.FieldOutOfBounds, fmt.Sprintf("must be between 1 and %d", maxInline))
+		return Answer{}, outOfBounds("/max_bytes", 1, maxInline)
 	}
 	if a.MaxBytes == 0 {
 		a.MaxBytes = defaultInline

@@ -3,7 +3,6 @@ package mcpapi
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -63,7 +62,7 @@ func walk(dec *jsontext.Decoder, name string, depth int) error {
 		}
 		member := token.String()
 		if seen[member] {
-			return &ingest.Refusal{Code: ingest.CodeDuplicateKey, Detail: fmt.Sprintf("a member of the message occurs twice (at byte %d)", dec.InputOffset())}
+			return (&ingest.Refusal{Code: ingest.CodeDuplicateKey}).Say("a member of the message occurs twice (at byte {at_byte})", ingest.Values{"at_byte": dec.InputOffset()})
 		}
 		seen[member] = true
 		if err := walk(dec, member, depth+1); err != nil {
@@ -73,5 +72,5 @@ func walk(dec *jsontext.Decoder, name string, depth int) error {
 }
 
 func notJSON(dec *jsontext.Decoder) error {
-	return &ingest.Refusal{Code: ingest.CodeMalformedJSON, Detail: fmt.Sprintf("the message is not JSON (at byte %d)", dec.InputOffset())}
+	return (&ingest.Refusal{Code: ingest.CodeMalformedJSON}).Say("the message is not JSON (at byte {at_byte})", ingest.Values{"at_byte": dec.InputOffset()})
 }

@@ -206,7 +206,7 @@ func (h *Handler) ServeCaller(w http.ResponseWriter, r *http.Request, c ingest.C
 	if held.status == 0 {
 		return nil
 	}
-	return &ingest.Refusal{Code: ingest.CodeProtocol, Detail: clip(strings.TrimSpace(held.text.String()))}
+	return (&ingest.Refusal{Code: ingest.CodeProtocol}).Say("{cause}", ingest.Values{"cause": clip(strings.TrimSpace(held.text.String()))})
 }
 
 // heldBack keeps what the SDK answers in plain text, so that it can be answered as

@@ -84,10 +84,9 @@ func (r *Refused) Error() string { return "the service refused: " + string(r.Cod
 // NotReached is what a service that did not answer amounts to: nobody knows what
 // became of the request.
 func NotReached(err error) error {
-	return &ingest.Refusal{
-		Code: ingest.CodeUnavailable, RetryAfter: ingest.RetryUnavailable,
-		Detail: "the service did not answer (" + err.Error() + "); whether anything was recorded is not known: call again with the same idempotency_key",
-	}
+	r := &ingest.Refusal{Code: ingest.CodeUnavailable, RetryAfter: ingest.RetryUnavailable}
+	return r.Say("the service did not answer ({cause}); whether anything was recorded is not known: call again with the same idempotency_key",
+		ingest.Values{"cause": err.Error()})
 }
 
 // InProcess gives the use cases of the service in this process, for the caller.
