@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/projections"
 )
 
 // noVersion is one that no operation comes to.
@@ -90,11 +91,12 @@ func (c *toolCall) question(op operation) error {
 	if len(decisions) > 0 {
 		return &asking{op.ID, inputKey(op), decisionForm(op, decisions)}
 	}
-	r := &ingest.Refusal{Code: ingest.CodeDecisionNotAllowed, Operation: op.ID, Detail: "the operation is " + op.State + " and waits for no decision"}
+	r := &ingest.Refusal{Code: ingest.CodeDecisionNotAllowed, Operation: op.ID, State: projections.Phase(op.State)}
 	if op.Terminal {
-		r.Code, r.Detail = ingest.CodeAlreadyTerminal, "the operation ended as "+op.State
+		r.Code = ingest.CodeAlreadyTerminal
+		return r.Say("the operation ended as {state}", nil)
 	}
-	return r
+	return r.Say("the operation is {state} and waits for no decision", nil)
 }
 
 // kindGiven says whether the body names a decision.
