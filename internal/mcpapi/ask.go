@@ -36,7 +36,7 @@ func (s *server) ask(ctx context.Context, c *toolCall, a arguments) (Answer, err
 	if response == nil {
 		return Answer{}, c.question(op)
 	}
-	if false {
+	if response.Action != "accept" {
 		// Nothing was decided, and that is what the user wanted.
 		return Answer{Document: with(document, "declined", []byte("true")), Operation: op.ID}, nil
 	}
