@@ -105,6 +105,10 @@ func (s mortalStore) PublishRun(ctx context.Context, stream journal.Stream, guar
 	return live(ctx, s.m, func(ctx context.Context) (uint64, error) { return s.inner.PublishRun(ctx, stream, guard, list) })
 }
 
+func (s mortalStore) PublishBatch(ctx context.Context, stream journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	return live(ctx, s.m, func(ctx context.Context) ([]uint64, error) { return s.inner.PublishBatch(ctx, stream, list) })
+}
+
 func (s mortalStore) Last(ctx context.Context, stream journal.Stream, subject string) (journal.Message, error) {
 	return live(ctx, s.m, func(ctx context.Context) (journal.Message, error) { return s.inner.Last(ctx, stream, subject) })
 }

@@ -19,7 +19,7 @@ type Tail struct {
 // moves their tails on. It makes ledgers to measure on: nobody else may write to
 // these operations, an operation may occur once, and after an error it is open
 // what is stored, so that the ledger is for nothing.
-func Fill(ctx context.Context, store Batcher, tails []*Tail, facts []events.Event) error {
+func Fill(ctx context.Context, store Store, tails []*Tail, facts []events.Event) error {
 	list := make([]Outgoing, len(facts))
 	heads := make([]events.Digest, len(facts))
 	for i, e := range facts {
@@ -47,7 +47,7 @@ func Fill(ctx context.Context, store Batcher, tails []*Tail, facts []events.Even
 
 // FillPayloads stores payloads in one commit. None may be there yet, and each
 // must fit into one message.
-func FillPayloads(ctx context.Context, store Batcher, payloads [][]byte) ([]events.Digest, error) {
+func FillPayloads(ctx context.Context, store Store, payloads [][]byte) ([]events.Digest, error) {
 	list := make([]Outgoing, len(payloads))
 	digests := make([]events.Digest, len(payloads))
 	for i, data := range payloads {

@@ -20,18 +20,6 @@ const (
 	settleReads = 8 // at once, after a batch was refused
 )
 
-// A Batcher is a [Store] that can also store several messages whole.
-type Batcher interface {
-	Store
-	// PublishBatch stores all the messages or none, and returns their
-	// sequences. No subject may occur twice; a guard speaks of its message's own
-	// subject as it was before the batch. ErrWrongSequence says that one guard
-	// or more did not hold, ErrInFlight that another write was under way on one
-	// of the subjects; ErrUnanswered is as for Publish. After any other error,
-	// too, nothing is stored.
-	PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]uint64, error)
-}
-
 // grouped lists the streams whose writes are grouped: those that are synced and
 // written at each step of an operation.
 func grouped() []Stream { return []Stream{Ledger, Payloads} }
@@ -51,14 +39,14 @@ func grouped() []Stream { return []Stream{Ledger, Payloads} }
 type Grouped struct {
 	Store // reads, queues, and writes to other streams
 
-	inner Batcher
+	inner Store
 	limit time.Duration // of one write, its waiting included
 	lines map[Stream]*line
 	work  sync.WaitGroup // batches under way
 }
 
 // Group makes a group commit. Close ends it.
-func Group(inner Batcher, p GroupPolicy) *Grouped {
+func Group(inner Store, p GroupPolicy) *Grouped {
 	g := &Grouped{Store: inner, inner: inner, limit: answerLimit, lines: map[Stream]*line{}}
 	if p.Off {
 		return g

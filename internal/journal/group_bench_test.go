@@ -15,18 +15,18 @@ import (
 
 // counting counts what reaches the server.
 type counting struct {
-	journal.Batcher
+	journal.Store
 	alone, batches atomic.Int64
 }
 
 func (c *counting) Publish(ctx context.Context, s journal.Stream, m journal.Outgoing) (uint64, error) {
 	c.alone.Add(1)
-	return c.Batcher.Publish(ctx, s, m)
+	return c.Store.Publish(ctx, s, m)
 }
 
 func (c *counting) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
 	c.batches.Add(1)
-	return c.Batcher.PublishBatch(ctx, s, list)
+	return c.Store.PublishBatch(ctx, s, list)
 }
 
 // BenchmarkAppend is first facts of operations, 300 bytes each, by clients who
@@ -60,7 +60,7 @@ func benchmarkAppend(b *testing.B, mode broker.Sync, policy journal.GroupPolicy,
 			b.Fatal(ok, err)
 		}
 	}
-	count := &counting{Batcher: n}
+	count := &counting{Store: n}
 	g := journal.Group(count, policy)
 	data := make([]byte, 300)
 	var next atomic.Int64

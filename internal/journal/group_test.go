@@ -40,7 +40,7 @@ func ungrouped(t *testing.T) *journal.NATS {
 }
 
 // onBothBatchers is onBoth for what stands below a group commit.
-func onBothBatchers(t *testing.T, test func(*testing.T, journal.Batcher)) {
+func onBothBatchers(t *testing.T, test func(*testing.T, journal.Store)) {
 	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { test(t, memory.New(memory.Config{Now: time.Now})) })
 	})
@@ -49,7 +49,7 @@ func onBothBatchers(t *testing.T, test func(*testing.T, journal.Batcher)) {
 	})
 }
 
-func groupOver(t *testing.T, inner journal.Batcher, p journal.GroupPolicy) *journal.Grouped {
+func groupOver(t *testing.T, inner journal.Store, p journal.GroupPolicy) *journal.Grouped {
 	t.Helper()
 	g := journal.Group(inner, p)
 	t.Cleanup(g.Close)
@@ -68,12 +68,12 @@ func TestGroupedConformance(t *testing.T) {
 }
 
 func TestBatchConformance(t *testing.T) {
-	conformance.RunBatches(t, func(t *testing.T) journal.Batcher { return ungrouped(t) })
+	conformance.RunBatches(t, func(t *testing.T) journal.Store { return ungrouped(t) })
 }
 
 // watched sees the batches and can hold writes back.
 type watched struct {
-	journal.Batcher
+	journal.Store
 	hold func(list []journal.Outgoing) // before it is passed on; nil: not
 
 	mu    sync.Mutex
@@ -117,13 +117,13 @@ func (w *watched) Publish(ctx context.Context, s journal.Stream, m journal.Outgo
 	list := []journal.Outgoing{m}
 	w.enter(list)
 	defer w.leave(list)
-	return w.Batcher.Publish(ctx, s, m)
+	return w.Store.Publish(ctx, s, m)
 }
 
 func (w *watched) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
 	w.enter(list)
 	defer w.leave(list)
-	return w.Batcher.PublishBatch(ctx, s, list)
+	return w.Store.PublishBatch(ctx, s, list)
 }
 
 // written is how one write of a test ended.
@@ -201,8 +201,8 @@ func inStream(t *testing.T, s journal.Store, name journal.Stream, subject string
 }
 
 func TestWritesThatWaitGoTogether(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
-		w := &watched{Batcher: store}
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
+		w := &watched{Store: store}
 		list := facts(40)
 		for i, got := range crowd(t, w, eager, journal.Ledger, list, nil, nil) {
 			if got.err != nil {
@@ -221,8 +221,8 @@ func TestWritesThatWaitGoTogether(t *testing.T) {
 
 // Bounds of a batch by number and by bytes.
 func TestBatchesAreBounded(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
-		w := &watched{Batcher: store}
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
+		w := &watched{Store: store}
 		list := facts(40)
 		list[20].Data = make([]byte, 200<<10)
 		p := eager
@@ -240,7 +240,7 @@ func TestBatchesAreBounded(t *testing.T) {
 
 // One write whose guard does not hold has the batch refused. It alone hears so.
 func TestOneConflictInABatch(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
 		for _, at := range []int{0, 17, 39} {
 			list := facts(40)
 			for i := range list {
@@ -250,7 +250,7 @@ func TestOneConflictInABatch(t *testing.T) {
 			if _, err := store.Publish(t.Context(), journal.Ledger, journal.Outgoing{Subject: list[at].Subject}); err != nil {
 				t.Fatal(err)
 			}
-			w := &watched{Batcher: store}
+			w := &watched{Store: store}
 			for i, got := range crowd(t, w, eager, journal.Ledger, list, nil, nil) {
 				switch {
 				case i == at && !errors.Is(got.err, journal.ErrWrongSequence):
@@ -273,8 +273,8 @@ func TestOneConflictInABatch(t *testing.T) {
 // A guard ahead of its subject names no message that came first: the halves
 // find the write it is on.
 func TestAGuardAheadIsFoundInHalves(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
-		w := &watched{Batcher: store}
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
+		w := &watched{Store: store}
 		list := facts(32)
 		list[9].Guard = &journal.Guard{Sequence: 1 << 40}
 		for i, got := range crowd(t, w, eager, journal.Ledger, list, nil, nil) {
@@ -292,7 +292,7 @@ func TestABatchGoesWrong(t *testing.T) {
 		{Kind: memory.Undone}, {Kind: memory.Done}, {Kind: memory.Late}, {Kind: memory.Late, After: 3}, {Kind: memory.InFlight}, {Kind: memory.Unavailable},
 	} {
 		t.Run(fmt.Sprint(fault), func(t *testing.T) {
-			onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
+			onBothBatchers(t, func(t *testing.T, store journal.Store) {
 				var hit atomic.Int64
 				faulty := memory.Inject(store, func(c memory.Call) memory.Fault {
 					if c.Op == memory.OpBatch && hit.Add(1) <= 3 {
@@ -300,7 +300,7 @@ func TestABatchGoesWrong(t *testing.T) {
 					}
 					return memory.Fault{}
 				})
-				j := newJournal(groupOver(t, &watched{Batcher: faulty, hold: takeTime}, eager))
+				j := newJournal(groupOver(t, &watched{Store: faulty, hold: takeTime}, eager))
 				var group sync.WaitGroup
 				for i := range 60 {
 					group.Go(func() {
@@ -331,7 +331,7 @@ func TestABatchGoesWrong(t *testing.T) {
 // Many authors over one group commit, with random faults at single writes, at
 // batches and at reads.
 func TestGroupedAppendsKeepTheModel(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
 		const authors, rounds, operations = 24, 20, 12
 		var mu sync.Mutex
 		r := rand.New(rand.NewPCG(3, 4))
@@ -343,7 +343,7 @@ func TestGroupedAppendsKeepTheModel(t *testing.T) {
 			}
 			return memory.Fault{Kind: memory.Kind(r.IntN(6)), After: r.IntN(3)}
 		})
-		w := &watched{Batcher: faulty, hold: takeTime}
+		w := &watched{Store: faulty, hold: takeTime}
 		g := groupOver(t, w, eager)
 		plain, j := newJournal(store), newJournal(g)
 		for o := range operations {
@@ -417,8 +417,8 @@ func TestGroupedAppendsKeepTheModel(t *testing.T) {
 // One subject, one process: the writes reach the server in the order in which
 // they came, one at a time, and those that cannot hold any more do not.
 func TestOneSubjectKeepsItsOrder(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
-		w := &watched{Batcher: store}
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
+		w := &watched{Store: store}
 		list := facts(30)
 		for i := 10; i < 20; i++ {
 			list[i] = journal.Outgoing{Subject: "facts.0.01.same", Data: fmt.Append(nil, i)}
@@ -443,10 +443,10 @@ func TestOneSubjectKeepsItsOrder(t *testing.T) {
 
 // The end of one caller's context is its own affair.
 func TestOneCallerLeaves(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
 		waits, stop := context.WithCancel(t.Context())
 		list := facts(20)
-		w := &watched{Batcher: store}
+		w := &watched{Store: store}
 		out := crowd(t, w, eager, journal.Ledger, list, map[int]context.Context{7: waits}, func(*journal.Grouped) {
 			stop()
 			synctest.Wait()
@@ -467,14 +467,14 @@ func TestOneCallerLeaves(t *testing.T) {
 		}
 		leaves, leave := context.WithCancel(t.Context())
 		gate := make(chan struct{})
-		held := &watched{Batcher: store, hold: func(l []journal.Outgoing) {
+		held := &watched{Store: store, hold: func(l []journal.Outgoing) {
 			if len(l) == 20 {
 				<-gate
 			}
 		}}
 		once := sync.OnceFunc(func() { close(gate) })
 		defer once()
-		outer := &watched{Batcher: held}
+		outer := &watched{Store: held}
 		out = crowd(t, outer, eager, journal.Ledger, list, map[int]context.Context{7: leaves}, func(*journal.Grouped) {
 			go func() {
 				time.Sleep(time.Second)
@@ -496,8 +496,8 @@ func TestOneCallerLeaves(t *testing.T) {
 
 // Closing waits for what is there and takes no more.
 func TestCloseDrains(t *testing.T) {
-	onBothBatchers(t, func(t *testing.T, store journal.Batcher) {
-		w := &watched{Batcher: store}
+	onBothBatchers(t, func(t *testing.T, store journal.Store) {
+		w := &watched{Store: store}
 		var closed atomic.Bool
 		out := crowd(t, w, eager, journal.Ledger, facts(20), nil, func(g *journal.Grouped) {
 			go func() {
@@ -529,7 +529,7 @@ func TestCloseDrains(t *testing.T) {
 func TestTheQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(memory.Config{Now: time.Now})
-		w := &watched{Batcher: store}
+		w := &watched{Store: store}
 		list := facts(10)
 		for i := range list {
 			list[i].Data = make([]byte, 8<<20)
@@ -694,7 +694,7 @@ func TestTheConnectionBreaksUnderABatch(t *testing.T) {
 					t.Fatal(err)
 				}
 				left.Store(3)
-				w := &watched{Batcher: n, hold: takeTime}
+				w := &watched{Store: n, hold: takeTime}
 				j := newJournal(groupOver(t, w, eager))
 				var group sync.WaitGroup
 				for i := range 60 {

@@ -542,7 +542,7 @@ type batchNames struct {
 
 func (b *batchNames) next() string { return b.prefix + strconv.FormatUint(b.count.Add(1), 36) }
 
-// PublishBatch implements [Batcher], past the group commit.
+// PublishBatch implements [Store], past the group commit.
 func (n *NATS) PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]uint64, error) {
 	id := n.batches.next()
 	for i, m := range list {

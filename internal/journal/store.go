@@ -106,6 +106,13 @@ type Store interface {
 	// any error the first ones may be stored or may yet be, and never one without
 	// those before it. ErrWrongSequence says that the guard did not hold.
 	PublishRun(ctx context.Context, s Stream, guard Guard, list []Outgoing) (uint64, error)
+	// PublishBatch stores all the messages or none, on LEDGER or PAYLOADS, and returns
+	// their sequences. No subject may occur twice; a guard speaks of its message's own
+	// subject as it was before the batch. ErrWrongSequence says that one guard
+	// or more did not hold, ErrInFlight that another write was under way on one
+	// of the subjects; ErrUnanswered is as for Publish. After any other error,
+	// too, nothing is stored.
+	PublishBatch(ctx context.Context, s Stream, list []Outgoing) ([]uint64, error)
 	// Last gives the last message on the subject, which may hold wildcards.
 	Last(ctx context.Context, s Stream, subject string) (Message, error)
 	// Next gives the first message on the subject, which may hold wildcards,

@@ -336,6 +336,16 @@ func (d derived) Collect(out chan<- prometheus.Metric) {
 // Store measures the writes to those streams of a store that are synced.
 func (m *Metrics) Store(s journal.Store) journal.Store { return measured{s, m} }
 
+// PublishBatch implements [journal.Store]. One that is stored is one sync.
+func (s measured) PublishBatch(ctx context.Context, stream journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	began := s.m.now()
+	sequences, err := s.Store.PublishBatch(ctx, stream, list)
+	if err == nil {
+		s.m.sync.Observe(s.m.now().Sub(began).Seconds())
+	}
+	return sequences, err
+}
+
 type measured struct {
 	journal.Store
 	m *Metrics

@@ -241,6 +241,28 @@ func (s hookedStore) Publish(ctx context.Context, stream journal.Stream, m journ
 	return n, err
 }
 
+func (s hookedStore) PublishBatch(ctx context.Context, stream journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	if err := s.k.before(ctx); err != nil {
+		return nil, err
+	}
+	for _, m := range list {
+		if s.k.publish == nil {
+			break
+		}
+		if err := s.k.publish(ctx, stream, m); err != nil {
+			return nil, err
+		}
+	}
+	n, err := s.inner.PublishBatch(ctx, stream, list)
+	for _, m := range list {
+		if err != nil || s.k.stored == nil {
+			break
+		}
+		err = s.k.stored(stream, m)
+	}
+	return n, err
+}
+
 func (s hookedStore) PublishRun(ctx context.Context, stream journal.Stream, guard journal.Guard, list []journal.Outgoing) (n uint64, err error) {
 	for _, m := range list { // each by itself: then the hooks see it
 		m.Guard = &guard

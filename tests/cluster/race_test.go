@@ -104,6 +104,14 @@ func (c *counted) Publish(ctx context.Context, s journal.Stream, m journal.Outgo
 	return sequence, err
 }
 
+func (c *counted) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	sequences, err := c.Store.PublishBatch(ctx, s, list)
+	c.count(err)
+	return sequences, err
+}
+
 func (c *counted) PublishRun(ctx context.Context, s journal.Stream, guard journal.Guard, list []journal.Outgoing) (uint64, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/codec"
@@ -281,8 +282,19 @@ func (l *life) check() error {
 }
 
 func (l *life) Publish(ctx context.Context, s journal.Stream, m journal.Outgoing) (uint64, error) {
+	var n atomic.Uint64 // a late one is stored when nobody asks any more
+	err := l.publish(ctx, s, m, func(ctx context.Context) error {
+		sequence, err := l.inner.Publish(ctx, s, m)
+		n.Store(sequence)
+		return err
+	})
+	return n.Load(), err
+}
+
+// publish does one call, whose first message names it, or breaks it off.
+func (l *life) publish(ctx context.Context, s journal.Stream, m journal.Outgoing, do func(context.Context) error) error {
 	if err := l.check(); err != nil {
-		return 0, err
+		return err
 	}
 	l.w.mu.Lock()
 	waiting, before := l.late, l.w.before
@@ -297,34 +309,48 @@ func (l *life) Publish(ctx context.Context, s journal.Stream, m journal.Outgoing
 	}
 	what := l.w.enter(l, name)
 	if err := l.check(); err != nil {
-		return 0, err
+		return err
 	}
 	unanswered := fmt.Errorf("publish on %s: %w", m.Subject, journal.ErrUnanswered)
 	switch what {
 	case refused:
-		return 0, fmt.Errorf("publish on %s: refused", m.Subject)
+		return fmt.Errorf("publish on %s: refused", m.Subject)
 	case undone:
-		return 0, unanswered
+		return unanswered
 	case late:
 		l.w.mu.Lock()
 		l.late = append(l.late, func(ctx context.Context) {
-			_, _ = l.inner.Publish(context.WithoutCancel(ctx), s, m) // nobody hears the answer
+			_ = do(context.WithoutCancel(ctx)) // nobody hears the answer
 		})
 		l.w.mu.Unlock()
-		return 0, unanswered
+		return unanswered
 	case done, awayUndone, awayDone, dieUndone, dieDone:
 	}
-	n, err := l.inner.Publish(ctx, s, m)
+	err := do(ctx)
 	if err == nil {
 		l.w.leave(l, name, what)
 	}
 	if dead := l.check(); dead != nil {
-		return 0, errors.Join(unanswered, dead)
+		return errors.Join(unanswered, dead)
 	}
 	if what == done && err == nil {
-		return 0, unanswered
+		return unanswered
 	}
-	return n, err
+	return err
+}
+
+// PublishBatch is one call.
+func (l *life) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	var sequences atomic.Pointer[[]uint64] // as above
+	err := l.publish(ctx, s, list[0], func(ctx context.Context) error {
+		stored, err := l.inner.PublishBatch(ctx, s, list)
+		sequences.Store(&stored)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return *sequences.Load(), nil
 }
 
 // PublishRun takes each message for a call of its own: a run is broken off at

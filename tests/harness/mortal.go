@@ -45,6 +45,10 @@ func (m mortal) PublishRun(ctx context.Context, s journal.Stream, guard journal.
 	return live(m.life, func() (uint64, error) { return m.inner.PublishRun(ctx, s, guard, list) })
 }
 
+func (m mortal) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	return live(m.life, func() ([]uint64, error) { return m.inner.PublishBatch(ctx, s, list) })
+}
+
 func (m mortal) Last(ctx context.Context, s journal.Stream, subject string) (journal.Message, error) {
 	return live(m.life, func() (journal.Message, error) { return m.inner.Last(ctx, s, subject) })
 }

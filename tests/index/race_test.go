@@ -113,6 +113,11 @@ func (s *side) Publish(ctx context.Context, name journal.Stream, m journal.Outgo
 	return n, err
 }
 
+func (s *side) PublishBatch(ctx context.Context, name journal.Stream, list []journal.Outgoing) (n []uint64, err error) {
+	err = s.call(func() (err error) { n, err = s.Store.PublishBatch(ctx, name, list); return err })
+	return n, err
+}
+
 func (s *side) PublishRun(ctx context.Context, name journal.Stream, guard journal.Guard, list []journal.Outgoing) (n uint64, err error) {
 	for _, m := range list { // each is a call of its own, so that a run is left at each of its messages
 		m.Guard = &guard

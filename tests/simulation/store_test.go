@@ -28,6 +28,12 @@ func (w *world) land(s journal.Stream, m journal.Outgoing) (uint64, error) {
 	if err != nil {
 		return sequence, err
 	}
+	w.note(s, m, sequence)
+	return sequence, nil
+}
+
+// note notes what was stored.
+func (w *world) note(s journal.Stream, m journal.Outgoing, sequence uint64) {
 	w.moved = true
 	switch s {
 	case journal.Ledger:
@@ -54,7 +60,6 @@ func (w *world) land(s journal.Stream, m journal.Outgoing) (uint64, error) {
 			}
 		}
 	}
-	return sequence, nil
 }
 
 // land is a write of this actor, now or later. An operation whose newest record is
@@ -71,39 +76,63 @@ func (s *store) land(stream journal.Stream) func(journal.Outgoing) (uint64, erro
 }
 
 func (s *store) Publish(_ context.Context, stream journal.Stream, m journal.Outgoing) (uint64, error) {
-	a, w := s.a, s.a.w
 	land := s.land(stream)
+	sequences, err := s.publish(stream, m.Subject, func() ([]uint64, error) {
+		sequence, err := land(m)
+		return []uint64{sequence}, err
+	})
+	if len(sequences) == 0 {
+		return 0, err
+	}
+	return sequences[0], err
+}
+
+// PublishBatch has the faults of one write, and none in between.
+func (s *store) PublishBatch(_ context.Context, stream journal.Stream, list []journal.Outgoing) ([]uint64, error) {
+	w := s.a.w
+	return s.publish(stream, "a batch with "+list[0].Subject, func() ([]uint64, error) {
+		sequences, err := w.store.PublishBatch(context.Background(), stream, list)
+		for i, sequence := range sequences {
+			w.note(stream, list[i], sequence)
+		}
+		return sequences, err
+	})
+}
+
+// publish is a write with a point before and after it, and perhaps a fault.
+func (s *store) publish(stream journal.Stream, subject string, land func() ([]uint64, error)) ([]uint64, error) {
+	a, w := s.a, s.a.w
 	careful := stream == journal.Ledger || stream == journal.Wakeups || stream == journal.History
 	a.point(careful)
 	defer a.point(careful)
 	if w.faulty(w.cfg.Store) {
 		kind := w.rng.IntN(10)
-		w.logf("%s publish %s: fault %d", a.name, m.Subject, kind)
+		w.logf("%s publish %s: fault %d", a.name, subject, kind)
 		switch {
 		case kind < 2: // refused
-			return 0, fmt.Errorf("publish: %w", errInjected)
+			return nil, fmt.Errorf("publish: %w", errInjected)
 		case kind < 4: // lost on the way there
-			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+			return nil, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
 		case kind < 7: // lost on the way back
-			if _, err := land(m); err != nil {
+			if _, err := land(); err != nil {
 				w.logf("  not stored: %v", err)
 			}
-			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+			return nil, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
 		case kind < 9: // late
 			w.after(w.between(0, pick(w, 100*time.Millisecond, 10*time.Second, 3*time.Minute)), func() {
-				_, err := land(m)
-				w.logf("late write of %s on %s lands: %v", a.name, m.Subject, err)
+				_, err := land()
+				w.logf("late write of %s on %s lands: %v", a.name, subject, err)
 			})
-			return 0, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
+			return nil, fmt.Errorf("publish: %w: %w", journal.ErrUnanswered, errInjected)
 		default:
-			return 0, fmt.Errorf("publish: %w: %w", journal.ErrInFlight, errInjected)
+			return nil, fmt.Errorf("publish: %w: %w", journal.ErrInFlight, errInjected)
 		}
 	}
-	sequence, err := land(m)
+	sequences, err := land()
 	if w.tracing && stream != journal.Payloads {
-		w.logf("%s publish %s: %d %v", a.name, m.Subject, sequence, err)
+		w.logf("%s publish %s: %d %v", a.name, subject, sequences, err)
 	}
-	return sequence, err
+	return sequences, err
 }
 
 // PublishRun goes message by message, with a point and the faults of a write at

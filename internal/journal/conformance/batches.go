@@ -10,11 +10,11 @@ import (
 	"github.com/counterfoil/counterfoil/internal/journal"
 )
 
-// RunBatches is the part of the suite for every [journal.Batcher].
-func RunBatches(t *testing.T, open func(t *testing.T) journal.Batcher) {
+// RunBatches is the part of the suite for every [journal.Store].
+func RunBatches(t *testing.T, open func(t *testing.T) journal.Store) {
 	for _, c := range []struct {
 		name string
-		test func(*testing.T, journal.Batcher)
+		test func(*testing.T, journal.Store)
 	}{
 		{"all or nothing", batchWhole},
 		{"a subject twice", batchTwice},
@@ -29,7 +29,7 @@ func RunBatches(t *testing.T, open func(t *testing.T) journal.Batcher) {
 	}
 }
 
-func batchWhole(t *testing.T, s journal.Batcher) {
+func batchWhole(t *testing.T, s journal.Store) {
 	before := put(t, s, journal.Ledger, text("facts.0.01.op_a", "first"))
 	list := []journal.Outgoing{
 		guarded(text("facts.0.01.op_a", "second"), "", before),
@@ -70,7 +70,7 @@ func batchWhole(t *testing.T, s journal.Batcher) {
 	}
 }
 
-func batchTwice(t *testing.T, s journal.Batcher) {
+func batchTwice(t *testing.T, s journal.Store) {
 	list := []journal.Outgoing{guarded(text("facts.0.01.op_a", "1"), "", 0), guarded(text("facts.0.01.op_a", "2"), "", 1)}
 	if _, err := s.PublishBatch(t.Context(), journal.Ledger, list); !errors.Is(err, journal.ErrInFlight) {
 		t.Fatalf("got %v", err)
@@ -78,7 +78,7 @@ func batchTwice(t *testing.T, s journal.Batcher) {
 	absent(t, s, journal.Ledger, "facts.>")
 }
 
-func batchStreams(t *testing.T, s journal.Batcher) {
+func batchStreams(t *testing.T, s journal.Store) {
 	for name, subjects := range map[journal.Stream][2]string{
 		journal.Ledger:   {"facts.0.01.op_a", "facts.0.01.op_b"},
 		journal.Control:  {"control.a", "control.b"},
@@ -101,7 +101,7 @@ func batchStreams(t *testing.T, s journal.Batcher) {
 	}
 }
 
-func batchSingle(t *testing.T, s journal.Batcher) {
+func batchSingle(t *testing.T, s journal.Store) {
 	put(t, s, journal.Payloads, text("payloads.a", "a"))
 	list := []journal.Outgoing{guarded(text("payloads.b", "b"), "", 0), guarded(text("payloads.a", "a"), "", 0)}
 	if _, err := s.PublishBatch(t.Context(), journal.Payloads, list); !errors.Is(err, journal.ErrWrongSequence) {
@@ -110,7 +110,7 @@ func batchSingle(t *testing.T, s journal.Batcher) {
 	absent(t, s, journal.Payloads, "payloads.b")
 }
 
-func batchMany(t *testing.T, s journal.Batcher) {
+func batchMany(t *testing.T, s journal.Store) {
 	list := make([]journal.Outgoing, 1001)
 	for i := range list {
 		list[i] = guarded(text(fmt.Sprintf("facts.0.01.op_%d", i), "x"), "", 0)
@@ -127,7 +127,7 @@ func batchMany(t *testing.T, s journal.Batcher) {
 	}
 }
 
-func batchEnded(t *testing.T, s journal.Batcher) {
+func batchEnded(t *testing.T, s journal.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := s.PublishBatch(ctx, journal.Ledger, []journal.Outgoing{text("facts.0.01.op_a", ""), text("facts.0.01.op_b", "")})

@@ -99,7 +99,7 @@ func (l late) land(ctx context.Context, inner journal.Store) {
 		_, _ = inner.Publish(ctx, l.stream, l.list[0])
 		return
 	}
-	_, _ = inner.(journal.Batcher).PublishBatch(ctx, l.stream, l.list)
+	_, _ = inner.PublishBatch(ctx, l.stream, l.list)
 }
 
 // Inject wraps a store. decide is called once for each call, by the goroutine
@@ -162,17 +162,13 @@ func (f *Faulty) Publish(ctx context.Context, s journal.Stream, m journal.Outgoi
 	return 0, fmt.Errorf("publish on %s: %w: %w", m.Subject, journal.ErrUnanswered, ErrInjected)
 }
 
-// PublishBatch implements [journal.Batcher], if the inner store does.
+// PublishBatch implements [journal.Store].
 func (f *Faulty) PublishBatch(ctx context.Context, s journal.Stream, list []journal.Outgoing) ([]uint64, error) {
-	inner, ok := f.inner.(journal.Batcher)
-	if !ok {
-		return nil, fmt.Errorf("publish a batch on %s: the store takes none", s)
-	}
 	f.landDue(ctx)
 	fault := f.decide(Call{OpBatch, s, list[0].Subject})
 	switch fault.Kind {
 	case None:
-		return inner.PublishBatch(ctx, s, list)
+		return f.inner.PublishBatch(ctx, s, list)
 	case Unavailable:
 		return nil, fmt.Errorf("publish a batch on %s: %w", s, ErrInjected)
 	case InFlight:
@@ -183,7 +179,7 @@ func (f *Faulty) PublishBatch(ctx context.Context, s journal.Stream, list []jour
 		f.late = append(f.late, late{stream: s, list: list, after: fault.After})
 		f.mu.Unlock()
 	case Done:
-		if _, err := inner.PublishBatch(ctx, s, list); err != nil {
+		if _, err := f.inner.PublishBatch(ctx, s, list); err != nil {
 			return nil, err
 		}
 	}

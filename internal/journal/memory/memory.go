@@ -162,7 +162,7 @@ func (s *Store) Publish(ctx context.Context, name journal.Stream, m journal.Outg
 // mostInBatch is the server's limit.
 const mostInBatch = 1000
 
-// PublishBatch implements [journal.Batcher].
+// PublishBatch implements [journal.Store].
 func (s *Store) PublishBatch(ctx context.Context, name journal.Stream, list []journal.Outgoing) ([]uint64, error) {
 	switch name {
 	case journal.Ledger, journal.Control, journal.Payloads:

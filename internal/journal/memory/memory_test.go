@@ -35,8 +35,8 @@ func TestFaultlessWrapperConforms(t *testing.T) {
 }
 
 func TestBatchConformance(t *testing.T) {
-	conformance.RunBatches(t, func(*testing.T) journal.Batcher { return memory.New(memory.Config{Now: time.Now}) })
-	conformance.RunBatches(t, func(*testing.T) journal.Batcher {
+	conformance.RunBatches(t, func(*testing.T) journal.Store { return memory.New(memory.Config{Now: time.Now}) })
+	conformance.RunBatches(t, func(*testing.T) journal.Store {
 		return memory.Inject(memory.New(memory.Config{Now: time.Now}), func(memory.Call) memory.Fault { return memory.Fault{} })
 	})
 }
