@@ -50,6 +50,25 @@ func (h *handler) submit(ctx context.Context, c *call) (answer, error) {
 	return markReplayed(a, replayed), nil
 }
 
+func (h *handler) batch(ctx context.Context, c *call) (answer, error) {
+	key, err := ingest.ParseKey(c.r.Header["Idempotency-Key"])
+	if err != nil {
+		return answer{}, err
+	}
+	view, replayed, err := h.o.Service.SubmitBatch(ctx, ingest.BatchRequest{
+		Caller: c.caller, Key: key, Body: c.body, TraceParent: traceParent(c.r.Header.Get("Traceparent")),
+		Problem: func(err error) ingest.Problem { return ingest.ProblemOf(err, instance(c.r), ingest.ProblemBase) },
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{status: http.StatusOK, header: map[string]string{}, body: view}
+	if view.Mode == ingest.Atomic && !replayed {
+		a.status = http.StatusAccepted
+	}
+	return markReplayed(a, replayed), nil
+}
+
 // follow waits for the end of what was just submitted. Whatever goes wrong with
 // that, the submit went well, and its answer is what is known; so it is for a key
 // that may submit and not read.

@@ -156,6 +156,23 @@ func submitSheet() sheet {
 	}
 }
 
+func batchSheet() sheet {
+	return sheet{
+		id: "submitOperations", tag: tagOperations, title: "Submit several operations",
+		text: "mode says what it means where not all items can be recorded; the answer says it again in words. The key names the whole for ever: sent again with it, " +
+			"what is recorded is not recorded again, and what was refused is tried again.",
+		params: []string{paramKey, paramTrace}, body: typeOf[ingest.BatchBody](),
+		answers: []outcome{
+			{status: http.StatusAccepted, text: "atomic: all items are recorded.", body: typeOf[ingest.BatchView]()},
+			{status: http.StatusOK, text: "independent: what became of each item. atomic: all were recorded before.", body: typeOf[ingest.BatchView](), maybe: []string{"Idempotent-Replayed"}},
+		},
+		codes: []ingest.Code{
+			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeBatchTooLarge, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed,
+			ingest.CodeStorageLow, ingest.CodeForbidden,
+		},
+	}
+}
+
 func listSheet() sheet {
 	return sheet{
 		id: "listOperations", tag: tagOperations, title: "List your operations, newest first",

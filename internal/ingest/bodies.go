@@ -26,6 +26,18 @@ type SubmitBody struct {
 	Session   *string           `json:"session" required:"false" maxLength:"1024" example:"run-7" doc:"A label of at most 1024 bytes by which GET /v1/operations?session= finds the operation. It is no part of the request's identity: the same request under the same key in another session is a replay."`
 }
 
+// BatchBody asks for several operations.
+type BatchBody struct {
+	Mode  *string        `json:"mode" required:"false" enum:"independent,atomic" doc:"independent records what can be recorded and says for each item what became of it; atomic records all items or none. Left out: independent."`
+	Items []BatchElement `json:"items" nullable:"false" minItems:"1" maxItems:"100" doc:"Answered in this order."`
+}
+
+// BatchElement is one of them.
+type BatchElement struct {
+	Key       *string        `json:"idempotency_key" required:"false" minLength:"1" maxLength:"255" example:"report-17" doc:"The item's own key, as a submit alone has it. Left out, the key of the whole and the item's place stand for it."`
+	Operation jsontext.Value `json:"operation" doc:"What is asked for: a body of POST /v1/operations."`
+}
+
 // DeadlinesBody are the deadlines of a submit.
 type DeadlinesBody struct {
 	Approval *string `json:"approval" required:"false" maxLength:"64" example:"2h" doc:"For an approval. A length of time from now, such as 90s, 2h30m or 7d, or an RFC 3339 time with a zone."`

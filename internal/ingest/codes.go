@@ -57,6 +57,7 @@ const (
 	CodeResultUnavailable   Code = "result_unavailable"
 	CodeSignatureInvalid    Code = "signature_invalid"
 	CodeNewerVersion        Code = "newer_version"
+	CodeBatchTooLarge       Code = "batch_too_large"
 	CodeTooManyStreams      Code = "too_many_streams"
 	CodeNotAcceptable       Code = "not_acceptable"
 	CodeCursorExpired       Code = "cursor_expired"
@@ -141,6 +142,7 @@ func Meanings() []Meaning {
 		{CodeCursorExpired, 410, "The stream cannot be resumed from so far back", false, RetryNever, "Read the list, then begin a new stream without a cursor."},
 		{CodeStale, 412, "The operation has moved on", false, RetrySameKey, "Read it again, decide again, and send the new ETag in If-Match."},
 		{CodeBodyTooLarge, 413, "The body is too large", false, RetrySameKey, "Send at most the number of bytes given."},
+		{CodeBatchTooLarge, 413, "The request has too many items", false, RetrySameKey, "Send at most as many items as the bound says, and the others in requests with keys of their own. Nothing was recorded."},
 		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send application/json."},
 		{CodeInvalid, 422, "The request is not valid", false, RetrySameKey, "Correct the fields listed in errors."},
 		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, RetrySameKey, "Send it as a string."},

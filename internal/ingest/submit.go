@@ -63,16 +63,30 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 	case !errors.Is(err, journal.ErrNoOperation):
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
-	if v.cfg.Full != nil && v.cfg.Full() {
-		return View{}, false, &Refusal{
-			Code: CodeStorageLow, RetryAfter: retryFull,
-			Detail: "the disk's reserve is reached; operations that are recorded go on, and can be read, cancelled and decided on",
-		}
+	return v.record(ctx, r, &s, id, fingerprint, events.Batch{})
+}
+
+// full refuses a new operation where there is no room.
+func (v *Service) full() *Refusal {
+	if v.cfg.Full == nil || !v.cfg.Full() {
+		return nil
 	}
-	intent, create, err := v.intent(ctx, r, &s, id, fingerprint)
+	return &Refusal{
+		Code: CodeStorageLow, RetryAfter: retryFull,
+		Detail: "the disk's reserve is reached; operations that are recorded go on, and can be read, cancelled and decided on",
+	}
+}
+
+// record records an operation that was not found.
+func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest, batch events.Batch) (view View, replayed bool, err error) {
+	if refusal := v.full(); refusal != nil {
+		return View{}, false, refusal
+	}
+	intent, create, err := v.intent(ctx, r, s, id, fingerprint)
 	if err != nil {
 		return View{}, false, err
 	}
+	intent.Batch = batch
 	// The payload comes before the fact that names it. A crash in between leaves
 	// bytes that nothing refers to; the retry stores them again under the same
 	// digest.
@@ -90,10 +104,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 	// A crash before this append leaves no operation, and the caller's retry
 	// makes it. A crash after it leaves the operation, which the retry finds
 	// above; the projector derives its first wake-up.
-	state, outcome, err := v.cfg.Journal.Create(ctx, events.Event{
-		ID: v.cfg.NewID(), Source: v.cfg.Source, Operation: id, Time: v.cfg.Clock.Now(),
-		Actor: r.Caller.Principal, TraceParent: r.TraceParent, Fact: intent,
-	})
+	state, outcome, err := v.cfg.Journal.Create(ctx, v.intentEvent(r, id, intent))
 	switch {
 	case err != nil && outcome != journal.Stored:
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
@@ -104,6 +115,13 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 		return v.adopt(r.Caller, state, fingerprint)
 	}
 	return v.view(r.Caller, state), false, nil
+}
+
+func (v *Service) intentEvent(r SubmitRequest, id string, intent *events.IntentRecorded) events.Event {
+	return events.Event{
+		ID: v.cfg.NewID(), Source: v.cfg.Source, Operation: id, Time: v.cfg.Clock.Now(),
+		Actor: r.Caller.Principal, TraceParent: r.TraceParent, Fact: intent,
+	}
 }
 
 // adopt answers a request whose key already names an operation.

@@ -1,0 +1,444 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+const (
+	// MaxBatch is how many items one request may have.
+	MaxBatch = 100
+
+	batchAtOnce = 16 // items of one request
+	// batchTries bounds how often a request for all or nothing is looked at again
+	// because an operation moved meanwhile.
+	batchTries = 8
+)
+
+// Mode says what a request for several things means where not all of them can be done.
+type Mode string
+
+// The modes.
+const (
+	// Independent does what can be done, and says for each item what became of it. It is
+	// the default.
+	Independent Mode = "independent"
+	// Atomic does all or nothing.
+	Atomic Mode = "atomic"
+)
+
+// Words says it in words.
+func (m Mode) Words() string {
+	switch m {
+	case Independent:
+		return "Each item is recorded or refused by itself. Send the whole again, with the same key and what was refused corrected, and only that is tried again."
+	case Atomic:
+		return "All items are recorded in one write, or none. Calls to providers are made for each operation by itself: that all are recorded says nothing of how they end."
+	}
+	return ""
+}
+
+// BatchRequest asks for several things at once.
+type BatchRequest struct {
+	Caller      Caller
+	Key         string // as ParseKey gave it, of the whole
+	Body        []byte
+	TraceParent string // W3C; "" if there is none
+	// Problem shows why an item is refused, as a problem of this request.
+	Problem func(error) Problem
+}
+
+// BatchView is what became of a request for several things.
+type BatchView struct {
+	Mode        Mode   `json:"mode"`
+	Transaction string `json:"transaction"` // what the mode means, in words
+	// Counts of the items by what became of them.
+	Recorded int `json:"recorded"` // now
+	Replayed int `json:"replayed"` // before
+	Refused  int `json:"refused"`
+	// Items are in the order of the request.
+	Items []BatchItem `json:"items"`
+}
+
+// BatchItem is what became of one item.
+type BatchItem struct {
+	Index int `json:"index"` // in the request, from 0
+	// Key is the item's own key, if it was given one.
+	Key string `json:"idempotency_key,omitempty"`
+	// Status is that of the answer to the same request alone.
+	Status    int      `json:"status"`
+	Replayed  bool     `json:"replayed,omitempty"`
+	Operation *View    `json:"operation,omitempty"`
+	Problem   *Problem `json:"problem,omitempty"`
+
+	err error
+}
+
+// item is one operation that is asked for, on its way.
+type item struct {
+	field       string // where it is in the body
+	id          string
+	key         string // its own
+	submission  Submission
+	fingerprint events.Digest
+	found       *projections.State
+	intent      *events.IntentRecorded
+	create      []byte
+	err         error
+}
+
+// SubmitBatch records several operations, or finds that they are recorded. The key names
+// the whole for ever: each item has its place in it, or a key of its own. replayed says
+// that all of them were recorded before.
+//
+// With mode atomic an error means that nothing was recorded, or that it is not known; the
+// same request finds out. With mode independent each item has its own answer, and the
+// error is about the whole.
+func (v *Service) SubmitBatch(ctx context.Context, r BatchRequest) (view BatchView, replayed bool, err error) {
+	if r.Key == "" {
+		return BatchView{}, false, keyMissing()
+	}
+	mode, elements, err := decodeBatch(r.Body)
+	if err != nil {
+		return BatchView{}, false, err
+	}
+	batch := events.Batch{Key: hashKey(r.Caller, r.Key), Size: uint64(len(elements)), Atomic: mode == Atomic}
+	items := v.itemsOf(r, elements)
+	if err := v.findItems(ctx, items, batch); err != nil {
+		return BatchView{}, false, err
+	}
+	view = BatchView{Mode: mode, Transaction: mode.Words()}
+	if mode == Atomic {
+		view.Items, err = v.submitAll(ctx, r, items, batch)
+		if err != nil {
+			return BatchView{}, false, err
+		}
+	} else {
+		view.Items = v.submitEach(ctx, r, items, batch)
+	}
+	view.count(items, r.Problem)
+	return view, view.Replayed == len(items), nil
+}
+
+// count counts the items and shows problems where they are answered.
+func (b *BatchView) count(items []item, problem func(error) Problem) {
+	for i := range b.Items {
+		it := &b.Items[i]
+		it.Index, it.Key = i, items[i].key
+		switch {
+		case it.err != nil:
+			p := problem(it.err)
+			it.Problem, it.Status = &p, p.Status
+			b.Refused++
+		case it.Replayed:
+			it.Status = statusDone
+			b.Replayed++
+		default:
+			it.Status = statusSubmitted
+			b.Recorded++
+		}
+	}
+}
+
+func decodeBatch(body []byte) (Mode, []BatchElement, error) {
+	var b BatchBody
+	if err := decodeStrict(body, &b); err != nil {
+		return "", nil, err
+	}
+	mode, problems := modeOf(b.Mode)
+	switch {
+	case len(b.Items) == 0:
+		problems = append(problems, Wrong("/items", FieldRequired, "must have at least one item", nil))
+	case len(b.Items) > MaxBatch:
+		return "", nil, tooManyItems(len(b.Items))
+	}
+	keys := map[string]int{}
+	for i, e := range b.Items {
+		if e.Key == nil {
+			continue
+		}
+		field := itemField("items", i) + "/idempotency_key"
+		key, err := ParseKey([]string{*e.Key})
+		if err != nil {
+			problems = append(problems, Wrong(field, FieldMalformed, "must be {least} to {limit} visible ASCII characters", Values{"least": 1, "limit": MaxKey}))
+			continue
+		}
+		if first, twice := keys[key]; twice {
+			problems = append(problems, Wrong(field, FieldDuplicate, "is that of item {first}, too", Values{"first": first}))
+			continue
+		}
+		keys[key] = i
+		b.Items[i].Key = &key
+	}
+	if len(problems) > 0 {
+		return "", nil, Refuse(problems...)
+	}
+	return mode, b.Items, nil
+}
+
+func modeOf(text *string) (Mode, []FieldError) {
+	if text == nil {
+		return Independent, nil
+	}
+	mode := Mode(*text)
+	if mode.Words() == "" {
+		return "", []FieldError{Wrong("/mode", FieldNotAllowed, "is no mode", nil, string(Independent), string(Atomic))}
+	}
+	return mode, nil
+}
+
+func tooManyItems(n int) *Refusal {
+	values := Values{"items": n, "limit": MaxBatch}
+	r := &Refusal{Code: CodeBatchTooLarge, Errors: []FieldError{Wrong("/items", FieldOutOfBounds, "has {items} items; at most {limit} are allowed", values)}}
+	return r.Say("the request has {items} items; at most {limit} are allowed", values)
+}
+
+func itemField(list string, i int) string { return "/" + list + "/" + strconv.Itoa(i) }
+
+// itemsOf reads each item as the body of a submit alone.
+func (v *Service) itemsOf(r BatchRequest, elements []BatchElement) []item {
+	items := make([]item, len(elements))
+	for i, e := range elements {
+		it := &items[i]
+		it.field = itemField("items", i)
+		// No key has the character in between, so no submit alone has this id.
+		name := r.Key + "\x00" + strconv.Itoa(i)
+		if e.Key != nil {
+			it.key, name = *e.Key, *e.Key
+		}
+		it.id = OperationID(v.cfg.Installation, r.Caller.Principal, name)
+		if len(e.Operation) == 0 {
+			it.err = invalid("", FieldRequired, "must be given", nil)
+			continue
+		}
+		if it.submission, it.err = DecodeSubmission(e.Operation); it.err == nil {
+			it.fingerprint, it.err = it.submission.Fingerprint()
+		}
+	}
+	return items
+}
+
+// findItems looks up what is recorded under the keys. A key of the whole that named a
+// batch of another size or mode is refused.
+func (v *Service) findItems(ctx context.Context, items []item, batch events.Batch) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(batchAtOnce)
+	for i := range items {
+		it := &items[i]
+		group.Go(func() error {
+			s, err := v.cfg.Journal.Find(ctx, it.id)
+			switch {
+			case errors.Is(err, journal.ErrNoOperation):
+				it.found = nil
+				return nil
+			case err != nil:
+				return fmt.Errorf("submit %s: %w", it.id, err)
+			}
+			it.found = &s
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for _, it := range items {
+		if it.found == nil || it.found.Intent.Batch.Key != batch.Key || it.found.Intent.Batch == batch {
+			continue
+		}
+		return keyReused(*it.found, "this Idempotency-Key named a batch of another size or mode; its operations are unchanged")
+	}
+	return nil
+}
+
+// submitEach records each item by itself.
+func (v *Service) submitEach(ctx context.Context, r BatchRequest, items []item, batch events.Batch) []BatchItem {
+	out := make([]BatchItem, len(items))
+	var group errgroup.Group
+	group.SetLimit(batchAtOnce)
+	for i := range items {
+		group.Go(func() error {
+			view, replayed, err := v.submitItem(ctx, r, &items[i], batch)
+			if out[i] = (BatchItem{Replayed: replayed, err: within(err, items[i].field)}); err == nil {
+				out[i].Operation = &view
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // none fails
+	return out
+}
+
+// within says where in the whole a refusal's fields are.
+func within(err error, field string) error {
+	var refusal *Refusal
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	moved := *refusal
+	moved.Errors = slices.Clone(refusal.Errors)
+	for i := range moved.Errors {
+		moved.Errors[i].Field = field + "/operation" + moved.Errors[i].Field
+	}
+	return &moved
+}
+
+func (v *Service) submitItem(ctx context.Context, r BatchRequest, it *item, batch events.Batch) (View, bool, error) {
+	switch {
+	case it.err != nil:
+		return View{}, false, it.err
+	case it.found != nil:
+		return v.adopt(r.Caller, *it.found, it.fingerprint)
+	}
+	return v.record(ctx, r.one(), &it.submission, it.id, it.fingerprint, batch)
+}
+
+// one is the request for one of the items.
+func (r BatchRequest) one() SubmitRequest {
+	return SubmitRequest{Caller: r.Caller, Key: r.Key, TraceParent: r.TraceParent}
+}
+
+// submitAll records all items or none. Those that a key of their own named before count
+// as recorded.
+func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item, batch events.Batch) ([]BatchItem, error) {
+	for try := 0; ; try++ {
+		out, again, err := v.tryAll(ctx, r, items, batch)
+		if err != nil || !again {
+			return out, err
+		}
+		if try == batchTries {
+			return nil, &Refusal{Code: CodeUnavailable, RetryAfter: RetryUnavailable, Detail: "operations of this batch were being recorded by another request all the time"}
+		}
+		// Another request with the same key came first with one item or more.
+		if err := v.findItems(ctx, items, batch); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batch events.Batch) (out []BatchItem, again bool, err error) {
+	out = make([]BatchItem, len(items))
+	var fresh []int
+	refused := refusals{}
+	for i := range items {
+		it := &items[i]
+		switch {
+		case it.err != nil:
+			refused.add(i, it.err)
+		case it.found != nil:
+			view, _, err := v.adopt(r.Caller, *it.found, it.fingerprint)
+			refused.add(i, err)
+			out[i] = BatchItem{Replayed: true, Operation: &view}
+		default:
+			fresh = append(fresh, i)
+			it.intent, it.create, err = v.intent(ctx, r.one(), &it.submission, it.id, it.fingerprint)
+			refused.add(i, err)
+		}
+	}
+	if err := refused.whole(); err != nil || len(fresh) == 0 {
+		return out, false, err
+	}
+	if refusal := v.full(); refusal != nil {
+		return nil, false, refusal
+	}
+	if err := v.keepAll(ctx, items, fresh); err != nil {
+		return nil, false, err
+	}
+	var drafts sync.WaitGroup
+	defer drafts.Wait()
+	states, facts := make([]projections.State, len(fresh)), make([]events.Event, len(fresh))
+	for n, i := range fresh {
+		it := &items[i]
+		it.intent.Batch = batch
+		states[n] = projections.State{Operation: it.id}
+		facts[n] = v.intentEvent(r.one(), it.id, it.intent)
+		if it.create != nil {
+			drafts.Go(func() { v.cfg.Journal.Draft(ctx, it.create) })
+		}
+	}
+	// A crash before this write leaves nothing but payloads that nothing names; a crash
+	// after it leaves all operations, which the same request finds by their ids.
+	after, outcome, err := v.cfg.Journal.AppendAll(ctx, states, facts)
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("submit a batch of %d: %w", len(items), err)
+	case outcome == journal.Superseded:
+		return nil, true, nil
+	}
+	for n, i := range fresh {
+		view := v.view(r.Caller, after[n])
+		out[i] = BatchItem{Operation: &view}
+	}
+	return out, false, nil
+}
+
+// keepAll stores the parameters of the items, before the facts that name them.
+func (v *Service) keepAll(ctx context.Context, items []item, fresh []int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(batchAtOnce)
+	for _, i := range fresh {
+		it := &items[i]
+		group.Go(func() (err error) {
+			if it.intent.Payload, err = v.cfg.Journal.PutPayload(ctx, it.submission.Params); err != nil {
+				return fmt.Errorf("submit %s: %w", it.id, err)
+			}
+			v.cfg.Journal.Keep(it.intent.Payload, it.submission.Params)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// refusals are those of single items, of a request for all or nothing.
+type refusals struct {
+	first  error
+	at     int
+	fields []FieldError
+	others []error // failures that are no refusals
+}
+
+func (r *refusals) add(i int, err error) {
+	if err == nil {
+		return
+	}
+	var refusal *Refusal
+	if !errors.As(err, &refusal) {
+		r.others = append(r.others, err)
+		return
+	}
+	if r.first == nil {
+		r.first, r.at = err, i
+	}
+	field := itemField("items", i)
+	if len(refusal.Errors) == 0 {
+		r.fields = append(r.fields, Wrong(field, FieldNotAllowed, "is refused: {code}", Values{"code": refusal.Code}))
+	}
+	for _, e := range refusal.Errors {
+		e.Field = field + "/operation" + e.Field
+		r.fields = append(r.fields, e)
+	}
+}
+
+// whole refuses the whole, if an item was: in the words of the first, with the fields of
+// all of them.
+func (r *refusals) whole() error {
+	if len(r.others) > 0 {
+		return r.others[0]
+	}
+	var refusal *Refusal
+	if !errors.As(r.first, &refusal) {
+		return nil
+	}
+	whole := *refusal
+	whole.Errors = r.fields
+	return whole.Say("nothing was recorded, since item {item} is refused", Values{"item": r.at})
+}
