@@ -131,7 +131,8 @@ type harness struct {
 	journal  *journal.Journal
 	service  *ingest.Service
 	receiver *webhook.Receiver
-	handler  http.Handler
+	handler  http.Handler // checks every answer
+	options  Options      // of the handler
 	log      *bytes.Buffer
 	bearer   map[string]string
 	op       string // the operation answered last
@@ -231,11 +232,12 @@ func (h *harness) over(store journal.Store) *harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.handler = documented(t, Options{
+	h.options = Options{
 		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now, Open: h.open,
 		Ready:   func(context.Context) (bool, any) { return !h.broken, map[string]bool{"broken": h.broken} },
 		Refused: func(code ingest.Code) { h.refused = append(h.refused, code) },
-	})
+	}
+	h.handler = documented(t, h.options)
 	return h
 }
 
