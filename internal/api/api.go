@@ -121,6 +121,7 @@ type route struct {
 	body         bodyRule
 	open         bool // no key needed
 	either       bool // with a key it says more than without
+	person       bool // a browser may give the key as a password
 	handle       func(context.Context, *call) (answer, error)
 	sheet        sheet
 	query        []string // parameters it takes
@@ -202,6 +203,9 @@ func (h *handler) routes() []route {
 			get("/v1/capabilities", false, h.capabilities, capabilitiesSheet()),
 		)
 		list[len(list)-1].either = true
+		page := get("/operations/{id}", false, h.person, personSheet())
+		page.person = true
+		list = append(list, page)
 	}
 	if h.o.Doctor != nil {
 		list = append(list, get("/v1/doctor", false, h.doctor, doctorSheet()))
@@ -313,8 +317,15 @@ func (h *handler) at(pattern string, serve func(*call, http.ResponseWriter) erro
 
 func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 	if !route.open && (!route.either || len(c.r.Header["Authorization"]) > 0) {
-		caller, err := h.o.Keys.Authenticate(c.r.Header["Authorization"])
+		header := c.r.Header["Authorization"]
+		if route.person {
+			header = asBearer(header)
+		}
+		caller, err := h.o.Keys.Authenticate(header)
 		if err != nil {
+			if route.person {
+				w.Header().Set("WWW-Authenticate", `Basic realm="counterfoil: any name, and a key as password", charset="UTF-8"`)
+			}
 			return err
 		}
 		c.caller = caller

@@ -74,7 +74,7 @@ func (c *call) explain(rows []ingest.CodeEntry, machine any) (answer, error) {
 	if err := page.Execute(&out, rows); err != nil {
 		return answer{}, fmt.Errorf("page of problem codes: %w", err)
 	}
-	a.media, a.body = "text/html; charset=utf-8", out.Bytes()
+	a.media, a.body = htmlType, out.Bytes()
 	a.header["Content-Security-Policy"] = "default-src 'none'"
 	return a, nil
 }

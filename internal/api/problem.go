@@ -18,7 +18,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	common(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
 	switch {
-	case p.Code == ingest.CodeUnauthenticated:
+	case p.Code == ingest.CodeUnauthenticated && w.Header().Get("WWW-Authenticate") == "":
 		w.Header().Set("WWW-Authenticate", `Bearer realm="counterfoil"`)
 	case p.Status == http.StatusUnsupportedMediaType:
 		w.Header().Set("Accept-Post", "application/json")

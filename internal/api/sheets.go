@@ -231,6 +231,15 @@ func timelineSheet() sheet {
 	}
 }
 
+func personSheet() sheet {
+	return sheet{
+		id: "showOperation", tag: tagOperations, title: "Show an operation to a person",
+		text:    "A page that changes nothing and runs no script: how the operation stands, and what happened. A browser may give the key as the password of any name (HTTP Basic).",
+		params:  []string{paramID, paramAfterEntry},
+		answers: []outcome{{status: http.StatusOK, text: "The page.", media: "text/html"}},
+	}
+}
+
 func resultSheet() sheet {
 	return sheet{
 		id: "getResult", tag: tagOperations, title: "Read the result",

@@ -148,8 +148,14 @@ func (v *Service) view(caller Caller, s projections.State) View {
 		a.Decisions = slices.DeleteFunc(a.Decisions, func(kind events.DecisionKind) bool { return asksProvider(kind) && !mayAsk })
 	}
 	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide && len(a.Decisions) == 0 })
+	if s.Phase.Stopped() && slices.ContainsFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide }) {
+		view.DecisionURL = PageOf(s.Operation)
+	}
 	return view
 }
+
+// PageOf is where a person sees an operation: a reference on the service.
+func PageOf(operation string) string { return "/operations/" + operation }
 
 // intent holds the request against the contract and resolves all that the fold
 // will need. It gives the request of the create where that is certain by now.

@@ -59,6 +59,8 @@ type View struct {
 	Strays     []string `json:"strays,omitempty" doc:"Jobs of this operation that none follows."`
 
 	Allowed []Allowed `json:"allowed" doc:"What you may do now."`
+	// DecisionURL is where automation rests and the caller may decide.
+	DecisionURL string `json:"decision_url,omitempty" format:"uri-reference" doc:"A page on this service for the person who is to decide, where automation rests; a browser may give the key as a password."`
 
 	OriginalStatus int `json:"original_status,omitempty" doc:"Only in the answer to a request that its Idempotency-Key had recorded before: the HTTP status of its first answer."`
 
