@@ -36,6 +36,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/counterfoil/counterfoil/internal/cloudevent"
 	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/webhook"
@@ -146,6 +147,7 @@ const (
 	bodyOptional // JSON or nothing
 	bodyRaw
 	bodyMessage // JSON, with room for what stands around a body
+	bodyEvent   // a CloudEvent in one of its modes
 )
 
 // handler serves the routes.
@@ -190,7 +192,8 @@ func (h *handler) routes() []route {
 			get("/v1/operations", false, h.list, listSheet()),
 			get("/v1/operations/{id}", false, h.get, getSheet()),
 			get("/v1/operations/{id}/events", false, h.watch, watchSheet()),
-			get("/v1/events", false, h.feed, feedSheet()),
+			get(eventPath, false, h.feed, feedSheet()),
+			post(eventPath, bodyEvent, h.event, eventSheet()),
 			get("/v1/operations/{id}/timeline", false, h.timeline, timelineSheet()),
 			get("/v1/operations/{id}/result", false, h.result, resultSheet()),
 			post("/v1/operations/{id}/cancel", bodyOptional, h.cancel, cancelSheet()),
@@ -401,10 +404,14 @@ func (c *call) readBody(rule bodyRule) error {
 		return nil
 	}
 	limit := int64(ingest.MaxBody)
-	if rule == bodyMessage {
+	switch rule {
+	case bodyMessage:
 		limit += mcpEnvelope
+	case bodyEvent:
+		limit += cloudevent.Envelope
+	case bodyNone, bodyJSON, bodyOptional, bodyRaw:
 	}
-	tooLarge := (&ingest.Refusal{Code: ingest.CodeBodyTooLarge}).Say("the body has more than {max_bytes} bytes", ingest.Values{"max_bytes": limit})
+	tooLarge := bodyTooLarge(limit)
 	if c.r.ContentLength > limit {
 		// Under a caller who asked for the connection's end net/http resets it, and
 		// the answer with it, while that caller still sends.
@@ -415,6 +422,13 @@ func (c *call) readBody(rule bodyRule) error {
 		media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 		if err != nil || media != jsonType {
 			return (&ingest.Refusal{Code: ingest.CodeMediaType, Allowed: []string{jsonType}}).Say("the body must be {allowed}", nil)
+		}
+	}
+	if rule == bodyEvent {
+		media := c.r.Header.Get("Content-Type")
+		mode := cloudevent.ModeOf(media)
+		if name, _, err := mime.ParseMediaType(media); mode == cloudevent.Unknown || mode == cloudevent.Binary && (err != nil || name != jsonType) {
+			return (&ingest.Refusal{Code: ingest.CodeMediaType, Allowed: eventForms()}).Say("the body must be one of {allowed}", nil)
 		}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
@@ -432,6 +446,10 @@ func (c *call) readBody(rule bodyRule) error {
 	}
 	c.body = body
 	return nil
+}
+
+func bodyTooLarge(limit int64) *ingest.Refusal {
+	return (&ingest.Refusal{Code: ingest.CodeBodyTooLarge}).Say("the body has more than {max_bytes} bytes", ingest.Values{"max_bytes": limit})
 }
 
 func (a answer) write(w http.ResponseWriter) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/cloudevent"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -226,7 +227,12 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 	switch {
 	case s.body != nil:
 		op.RequestBody = &huma.RequestBody{
-			Required: r.body == bodyJSON, Content: map[string]*huma.MediaType{jsonType: {Schema: registry.Schema(s.body, true, "")}},
+			Required: r.body == bodyJSON || r.body == bodyEvent, Content: map[string]*huma.MediaType{jsonType: {Schema: registry.Schema(s.body, true, "")}},
+		}
+		if r.body == bodyEvent {
+			one := registry.Schema(typeOf[submitEvent](), true, "")
+			op.RequestBody.Content[cloudevent.StructuredJSON] = &huma.MediaType{Schema: one}
+			op.RequestBody.Content[cloudevent.BatchJSON] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{}}}
 		}
 	case r.body == bodyRaw:
 		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"*/*": {Schema: &huma.Schema{}}}}
@@ -241,6 +247,9 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 		}
 		if o.body != nil {
 			answer.Content = map[string]*huma.MediaType{jsonType: {Schema: registry.Schema(o.body, true, "")}}
+			if o.or != nil {
+				answer.Content[jsonType].Schema = &huma.Schema{AnyOf: []*huma.Schema{registry.Schema(o.body, true, ""), registry.Schema(o.or, true, "")}}
+			}
 		}
 		if o.media != "" {
 			if answer.Content == nil {

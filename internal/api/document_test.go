@@ -181,8 +181,11 @@ func (h *handler) judge(r *http.Request, sent []byte, status int, header http.He
 		valid("body", content.Schema, body)
 	}
 	// What was taken must be what the document says is taken.
-	if request := op.RequestBody; status < 300 && request != nil && request.Content[jsonType] != nil && len(sent) > 0 {
-		valid("request", request.Content[jsonType].Schema, sent)
+	if request := op.RequestBody; status < 300 && request != nil && len(sent) > 0 {
+		form, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // it was taken
+		if content := request.Content[form]; content != nil {
+			valid("request", content.Schema, sent)
+		}
 	}
 	return problems
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
@@ -23,11 +22,16 @@ func (h *handler) submit(ctx context.Context, c *call) (answer, error) {
 		return answer{}, err
 	}
 	view, replayed, err := h.o.Service.Submit(ctx, ingest.SubmitRequest{
-		Caller: c.caller, Key: key, Body: c.body, TraceParent: traceParent(c.r.Header.Get("Traceparent")),
+		Caller: c.caller, Key: key, Body: c.body, TraceParent: ingest.TraceParent(c.r.Header.Get("Traceparent")),
 	})
 	if err != nil {
 		return answer{}, err
 	}
+	return h.submitted(c, view, replayed)
+}
+
+// submitted answers a submit, after the wait that was asked for.
+func (h *handler) submitted(c *call, view ingest.View, replayed bool) (answer, error) {
 	applied := ""
 	if wait := preferredWait(c.r.Header["Prefer"]); wait > 0 {
 		view, applied = h.follow(c, view, wait)
@@ -56,7 +60,7 @@ func (h *handler) batch(ctx context.Context, c *call) (answer, error) {
 		return answer{}, err
 	}
 	view, replayed, err := h.o.Service.SubmitBatch(ctx, ingest.BatchRequest{
-		Caller: c.caller, Key: key, Body: c.body, TraceParent: traceParent(c.r.Header.Get("Traceparent")),
+		Caller: c.caller, Key: key, Body: c.body, TraceParent: ingest.TraceParent(c.r.Header.Get("Traceparent")),
 		Problem: func(err error) ingest.Problem { return ingest.ProblemOf(err, instance(c.r), ingest.ProblemBase) },
 	})
 	if err != nil {
@@ -85,17 +89,6 @@ func (h *handler) follow(c *call, view ingest.View, seconds uint64) (ingest.View
 }
 
 func address(id string) string { return "/v1/operations/" + id }
-
-// traceParent lets through what looks like W3C trace context and nothing else.
-func traceParent(s string) string {
-	if len(s) != 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' {
-		return ""
-	}
-	if _, err := hex.DecodeString(strings.ReplaceAll(s, "-", "")); err != nil || strings.ToLower(s) != s {
-		return ""
-	}
-	return s
-}
 
 // query is the parameters of an address.
 type query struct{ url.Values }

@@ -21,7 +21,11 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	case p.Code == ingest.CodeUnauthenticated && w.Header().Get("WWW-Authenticate") == "":
 		w.Header().Set("WWW-Authenticate", `Bearer realm="counterfoil"`)
 	case p.Status == http.StatusUnsupportedMediaType:
-		w.Header().Set("Accept-Post", "application/json")
+		takes := []string{jsonType}
+		if r.URL.Path == eventPath {
+			takes = eventForms()
+		}
+		w.Header().Set("Accept-Post", strings.Join(takes, ", "))
 	case p.Status == http.StatusRequestEntityTooLarge, p.Code == ingest.CodeRequestTimeout, p.Code == ingest.CodeBodyIncomplete,
 		p.Code == ingest.CodeRequestMalformed:
 		w.Header().Set("Connection", "close") // the rest of the body is not read

@@ -45,13 +45,16 @@ func TestEveryRouteRefuses(t *testing.T) {
 				if takes(paramMatch) {
 					m["If-Match"] = `"v1"`
 				}
+				if route.path == eventPath && route.method == http.MethodPost {
+					m["ce-specversion"], m["ce-id"], m["ce-source"], m["ce-type"] = "1.0", "1", "/a", ingest.EventSubmit
+				}
 				for i := 0; i < len(more); i += 2 {
 					m[more[i]] = more[i+1]
 				}
 				return m
 			}
 			body := map[string]string{
-				"/v1/operations": `{"provider":"example","params":{}}`, "/v1/operations:batch": `{"items":[{"operation":{"provider":"example","params":{}}}]}`, "/v1/operations/{id}/decisions": `{"kind":"abandon"}`,
+				"/v1/operations": `{"provider":"example","params":{}}`, eventPath: `{"provider":"example","params":{}}`, "/v1/operations:batch": `{"items":[{"operation":{"provider":"example","params":{}}}]}`, "/v1/operations/{id}/decisions": `{"kind":"abandon"}`,
 				"/v1/holds": `{"provider":"example","scope":"all","why":"x"}`, "/v1/holds/release": `{"provider":"example","why":"x"}`,
 			}[route.path]
 			if body == "" || route.method != http.MethodPost {

@@ -18,6 +18,7 @@ type sheet struct {
 
 	params  []string // by their names in params; the query takes no others
 	body    reflect.Type
+	forms   []string // media types of the body; none: JSON alone
 	answers []outcome
 	codes   []ingest.Code // beyond those that every route of its kind can answer
 }
@@ -27,6 +28,7 @@ type outcome struct {
 	status int
 	text   string
 	body   reflect.Type // as JSON; nil: not so
+	or     reflect.Type // another body of it; nil: there is none
 	media  string       // of what is answered instead, or beside JSON to who prefers it
 	always []string     // headers, by their names in headers
 	maybe  []string

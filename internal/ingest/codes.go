@@ -143,7 +143,7 @@ func Meanings() []Meaning {
 		{CodeStale, 412, "The operation has moved on", false, RetrySameKey, "Read it again, decide again, and send the new ETag in If-Match."},
 		{CodeBodyTooLarge, 413, "The body is too large", false, RetrySameKey, "Send at most the number of bytes given."},
 		{CodeBatchTooLarge, 413, "The request has too many items", false, RetrySameKey, "Send at most as many items as the bound says, and the others in requests with keys of their own. Nothing was recorded."},
-		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send application/json."},
+		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send a media type named in allowed."},
 		{CodeInvalid, 422, "The request is not valid", false, RetrySameKey, "Correct the fields listed in errors."},
 		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, RetrySameKey, "Send it as a string."},
 		{CodeTooDeep, 422, "The JSON is nested too deeply", false, RetrySameKey, "Nest at most as deep as the bound given."},
