@@ -249,3 +249,29 @@ func TestSubmitWaits(t *testing.T) {
 		})
 	}
 }
+
+// FuzzConditions: whatever else a header has, the tag is found in it where it is named,
+// and what is not named is not found. A wait is never longer than it was asked for.
+func FuzzConditions(f *testing.F) {
+	for _, s := range []string{"", `"v7"`, `W/"v7-0a"`, `"a", "b"`, "*", "wait=5", "wait=99999999999", `respond-async; wait="7"`, "wait=-1", "W/", `"`} {
+		f.Add(s)
+	}
+	const etag = `"v7-1f8a0c5be4d2aa03"`
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, values := range [][]string{{text, etag}, {etag, text}, {text + ", W/" + etag}} {
+			if !matches(values, etag) || !has(values, etag, 7) {
+				t.Errorf("%q does not name %s", values, etag)
+			}
+		}
+		if matches([]string{text}, etag) && !strings.Contains(text, "*") && !strings.Contains(text, strings.Trim(etag, `"`)) {
+			t.Errorf("%q names %s", text, etag)
+		}
+		if v, err := ingest.ParseVersion(text); err == nil && !strings.Contains(text, "v"+strings.TrimLeft(fmt.Sprint(v), "0")) && v != 0 && !strings.Contains(text, "v0") {
+			t.Errorf("%q is version %d", text, v)
+		}
+		if n := preferredWait([]string{text}); n > 0 && !strings.Contains(text, fmt.Sprint(n)) {
+			t.Errorf("%q waits %d s", text, n)
+		}
+		acceptable([]string{text}, jsonType)
+	})
+}

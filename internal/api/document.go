@@ -284,6 +284,8 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 			}
 		case http.StatusUnsupportedMediaType:
 			answer.Headers["Accept-Post"] = &huma.Header{Ref: "#/components/headers/Accept-Post"}
+		case http.StatusRequestedRangeNotSatisfiable:
+			answer.Headers["Content-Range"] = &huma.Header{Ref: "#/components/headers/Content-Range"}
 		case http.StatusServiceUnavailable:
 			answer.Headers["Retry-After"] = &huma.Header{Ref: "#/components/headers/Retry-After"}
 		}

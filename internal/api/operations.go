@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -222,10 +224,25 @@ func (h *handler) result(ctx context.Context, c *call) (answer, error) {
 	if media == "" || strings.ContainsFunc(media, func(r rune) bool { return r < ' ' || r > '~' }) {
 		media = "application/octet-stream"
 	}
-	header["Content-Length"] = strconv.Itoa(len(r.Data))
+	header["Accept-Ranges"] = "bytes"
+	status, data := http.StatusOK, r.Data
+	part, err := c.part(etag, int64(len(data)))
+	switch {
+	case err != nil:
+		// It says how long it is, so that the next try can be right.
+		c.w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", len(data)))
+		return answer{}, err
+	case part != nil:
+		header["Content-Range"] = fmt.Sprintf("bytes %d-%d/%d", part.from, part.to-1, len(data))
+		header["Repr-Digest"] = header["Content-Digest"] // of the whole; the other is of what is sent
+		status, data = http.StatusPartialContent, data[part.from:part.to]
+		sum := sha256.Sum256(data)
+		header["Content-Digest"] = "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
+	}
+	header["Content-Length"] = strconv.Itoa(len(data))
 	// A large result takes its time; the limit of other answers is not for it.
 	_ = http.NewResponseController(c.w).SetWriteDeadline(h.o.Now().Add(resultTime)) // not every writer has one
-	return answer{status: http.StatusOK, header: header, media: media, body: r.Data}, nil
+	return answer{status: status, header: header, media: media, body: data}, nil
 }
 
 func (h *handler) cancel(ctx context.Context, c *call) (answer, error) {

@@ -46,6 +46,8 @@ const (
 	paramMatch      = "IfMatch"
 	paramMatchMaybe = "IfMatchOptional"
 	paramNoneMatch  = "IfNoneMatch"
+	paramRange      = "Range"
+	paramIfRange    = "IfRange"
 	paramPrefer     = "Prefer"
 	paramTrace      = "Traceparent"
 	paramWait       = "Wait"
@@ -87,6 +89,8 @@ func params() map[string]*huma.Param {
 		paramMatch:      {Name: "If-Match", In: "header", Required: true, Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
 		paramMatchMaybe: {Name: "If-Match", In: "header", Description: match, Schema: text(huma.Schema{Examples: []any{`"v7"`}})},
 		paramNoneMatch:  {Name: "If-None-Match", In: "header", Description: "ETags that you have. If one of them is current the answer is 304; for an operation with a wait it is so only once the wait has ended.", Schema: text(huma.Schema{Examples: []any{`"v7-1f8a0c5be4d2aa03"`}})},
+		paramRange:      {Name: "Range", In: "header", Description: "One range of bytes, of those that were cut off before. Several are answered with the whole.", Schema: text(huma.Schema{Examples: []any{"bytes=1048576-"}})},
+		paramIfRange:    {Name: "If-Range", In: "header", Description: "The ETag that the first part had: of another result the whole is sent.", Schema: text(huma.Schema{Examples: []any{`"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"`}})},
 		paramPrefer:     {Name: "Prefer", In: "header", Description: "wait=N: wait up to N seconds for the answer, at most " + strconv.Itoa(int(ingest.MaxWait.Seconds())) + " (RFC 7240).", Schema: text(huma.Schema{Examples: []any{"wait=30"}})},
 		paramTrace:      {Name: "traceparent", In: "header", Description: "W3C trace context; the operation's calls are part of that trace.", Schema: text(huma.Schema{Examples: []any{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}})},
 		paramWait:       {Name: "wait", In: "query", Description: "Seconds to wait for news, of which at most " + strconv.Itoa(int(ingest.MaxWait.Seconds())) + " are waited.", Schema: number(0, 1<<31)},
@@ -128,7 +132,10 @@ func headers() map[string]string {
 		"Vary":                "The request headers that the answer depends on.",
 		"Link":                "Links (RFC 8288): this description, and next where a list goes on.",
 		"Cache-Control":       "How long and by whom the answer may be kept.",
-		"Content-Digest":      "The digest of the bytes (RFC 9530).",
+		"Content-Digest":      "The digest of the bytes that are sent (RFC 9530).",
+		"Repr-Digest":         "The digest of the whole (RFC 9530).",
+		"Content-Range":       "Which bytes they are, of how many.",
+		"Accept-Ranges":       "That parts can be asked for.",
 		"WWW-Authenticate":    "How to authenticate.",
 		"Accept-Post":         "The media types that a POST takes.",
 	}
@@ -246,12 +253,13 @@ func resultSheet() sheet {
 	return sheet{
 		id: "getResult", tag: tagOperations, title: "Read the result",
 		text:   "The provider's bytes, in its media type, as they were collected.",
-		params: []string{paramID, paramUnaccepted, paramFile, paramNoneMatch},
+		params: []string{paramID, paramUnaccepted, paramFile, paramNoneMatch, paramRange, paramIfRange},
 		answers: []outcome{
-			{status: http.StatusOK, text: "The result.", media: "*/*", always: []string{"ETag", "Content-Digest", "Cache-Control"}},
+			{status: http.StatusOK, text: "The result.", media: "*/*", always: []string{"ETag", "Content-Digest", "Cache-Control", "Accept-Ranges"}},
+			{status: http.StatusPartialContent, text: "The part that was asked for.", media: "*/*", always: []string{"ETag", "Content-Digest", "Repr-Digest", "Content-Range", "Cache-Control", "Accept-Ranges"}},
 			same("It is what you have."),
 		},
-		codes: []ingest.Code{ingest.CodeResultNotReady, ingest.CodeNoResult, ingest.CodeResultNotAccepted, ingest.CodeResultUnavailable},
+		codes: []ingest.Code{ingest.CodeResultNotReady, ingest.CodeNoResult, ingest.CodeResultNotAccepted, ingest.CodeResultUnavailable, ingest.CodeRangeUnsatisfied},
 	}
 }
 

@@ -60,6 +60,7 @@ const (
 	CodeBatchTooLarge       Code = "batch_too_large"
 	CodeTooManyStreams      Code = "too_many_streams"
 	CodeNotAcceptable       Code = "not_acceptable"
+	CodeRangeUnsatisfied    Code = "range_not_satisfiable"
 	CodeCursorExpired       Code = "cursor_expired"
 	CodeUnavailable         Code = "store_unavailable"
 	CodeKeysUnavailable     Code = "keys_unavailable"
@@ -144,6 +145,7 @@ func Meanings() []Meaning {
 		{CodeBodyTooLarge, 413, "The body is too large", false, RetrySameKey, "Send at most the number of bytes given."},
 		{CodeBatchTooLarge, 413, "The request has too many items", false, RetrySameKey, "Send at most as many items as the bound says, and the others in requests with keys of their own. Nothing was recorded."},
 		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send a media type named in allowed."},
+		{CodeRangeUnsatisfied, 416, "The range begins beyond the end", false, RetrySameKey, "Ask for bytes below the length in Content-Range, or without Range for all of them."},
 		{CodeInvalid, 422, "The request is not valid", false, RetrySameKey, "Correct the fields listed in errors."},
 		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, RetrySameKey, "Send it as a string."},
 		{CodeTooDeep, 422, "The JSON is nested too deeply", false, RetrySameKey, "Nest at most as deep as the bound given."},
