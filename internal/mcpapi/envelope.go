@@ -10,12 +10,16 @@ import (
 	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
+// maxBatch is how many messages one request may hold. Old revisions of the protocol
+// have batches, and each of its calls may wait for a minute.
+const maxBatch = 32
+
 // checkEnvelope refuses a message in which a name occurs twice around the
 // arguments: who inspects it on its way may read the one, and the SDK the other.
 // The arguments themselves are for the tool to refuse.
 func checkEnvelope(body []byte) error {
 	dec := jsontext.NewDecoder(bytes.NewReader(body), jsontext.AllowDuplicateNames(true))
-	if err := walk(dec, "", 0); err != nil {
+	if err := walkMessages(dec); err != nil {
 		return err
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
@@ -24,13 +28,32 @@ func checkEnvelope(body []byte) error {
 	return nil
 }
 
+// walkMessages reads one message, or a batch of them.
+func walkMessages(dec *jsontext.Decoder) error {
+	if dec.PeekKind() != '[' {
+		return walk(dec, "", 0)
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return notJSON(dec)
+	}
+	for n := 0; dec.PeekKind() != ']'; n++ {
+		if n == maxBatch {
+			return (&ingest.Refusal{Code: ingest.CodeProtocol}).Say("a batch has more than {max} messages", ingest.Values{"max": maxBatch})
+		}
+		if err := walk(dec, "", 0); err != nil {
+			return err
+		}
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return notJSON(dec)
+	}
+	return nil
+}
+
 // walk reads one value; in objects it checks the names, two levels deep: those of
 // the message, and those of its parameters.
 func walk(dec *jsontext.Decoder, name string, depth int) error {
-	kind := dec.PeekKind()
-	batch := kind == '[' && depth == 0
-	checked := kind == '{' && (depth == 0 || depth == 1 && name == "params")
-	if !batch && !checked {
+	if dec.PeekKind() != '{' || depth > 0 && (depth > 1 || name != "params") {
 		if err := dec.SkipValue(); err != nil {
 			return notJSON(dec)
 		}
@@ -42,19 +65,13 @@ func walk(dec *jsontext.Decoder, name string, depth int) error {
 	seen := map[string]bool{}
 	for {
 		switch dec.PeekKind() {
-		case '}', ']':
+		case '}':
 			if _, err := dec.ReadToken(); err != nil {
 				return notJSON(dec)
 			}
 			return nil
 		case 0: // an error, or the end
 			return notJSON(dec)
-		}
-		if batch {
-			if err := walk(dec, "", 0); err != nil {
-				return err
-			}
-			continue
 		}
 		token, err := dec.ReadToken()
 		if err != nil {

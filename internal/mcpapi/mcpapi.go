@@ -29,6 +29,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -109,7 +110,7 @@ func newServer(o Options) *server {
 		s.sdk.AddTool(t.described(), s.handler(t))
 	}
 	s.addTasks()
-	s.sdk.AddReceivingMiddleware(s.filterTools)
+	s.sdk.AddReceivingMiddleware(s.filterTools, refuseSubscriptions)
 	s.sdk.AddReceivingMiddleware(s.recoverPanics) // the last one added is the outermost
 	return s
 }
@@ -132,6 +133,17 @@ func (s *server) filterTools(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		list.Tools = kept
 		return list, nil
+	}
+}
+
+// refuseSubscriptions answers who wants to be told of changes: nothing here sends any,
+// and a stream that stays open for nothing would keep the service from stopping.
+func refuseSubscriptions(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if method == "subscriptions/listen" {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "there is nothing to subscribe to: call " + ToolWait}
+		}
+		return next(ctx, method, req)
 	}
 }
 

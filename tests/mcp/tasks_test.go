@@ -348,6 +348,11 @@ func TestEnvelopesAreStrict(t *testing.T) {
 				t.Errorf("%s: %d %s %s", e.name, status, media, text)
 			}
 		}
+		// Nothing tells of changes, so nothing stays open for them.
+		c.meta = declaresNone
+		if r := c.ask("subscriptions/listen", "", `"notifications": {"toolsListChanged": true}`); r.Error == nil || r.Error.Code != -32601 {
+			t.Errorf("a subscription: %s %+v", r.Result, r.Error)
+		}
 		// A name twice within the arguments is for the tool to refuse.
 		_, _, text := c.post(strings.Replace(call, `{"id":"op_x"}`, `{"id":"op_x","id":"op_y"}`, 1), nil)
 		if !strings.Contains(text, `"isError":true`) || !strings.Contains(text, "duplicate_key") {
