@@ -300,6 +300,27 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") {
 		return Caller{}, refused
 	}
+	return k.admitLocked(key)
+}
+
+// Known gives the caller of a key whose secret was seen before, by who let it in.
+// It is answered as Authenticate would: by what the file says now.
+func (k *Keys) Known(principal, id string) (Caller, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.refreshLocked(); err != nil {
+		return Caller{}, &KeysError{err}
+	}
+	key, known := k.keys[id]
+	if !known || key.Principal != principal {
+		return Caller{}, Unauthenticated()
+	}
+	return k.admitLocked(key)
+}
+
+// admitLocked lets a key in whose secret was right, if it still counts.
+func (k *Keys) admitLocked(key Key) (Caller, error) {
+	refused := Unauthenticated()
 	now := k.now()
 	switch {
 	case key.Disabled:

@@ -510,7 +510,7 @@ func (d direct) Publish(ctx context.Context, s Stream, m Outgoing) (uint64, erro
 		return 0, fmt.Errorf("publish on %s: %w", m.Subject, err)
 	}
 	switch s {
-	case Ledger, Control, Webhooks, Payloads:
+	case Ledger, Control, Webhooks, Payloads, Intents, Verdicts:
 		d.commits.alone.Add(1)
 	case History, Wakeups, Index:
 	}

@@ -115,6 +115,10 @@ func TestLoosenedStreamsAreNamed(t *testing.T) {
 		{"WAKEUPS", "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 2 }},
 		{"WEBHOOKS", "discard_new_per_subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = false }},
 		{"PAYLOADS", "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }},
+		{"INTENTS", "max_msgs_per_subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 << 30 }},
+		{"INTENTS", "max_bytes", func(c *jetstream.StreamConfig) { c.MaxBytes = -1 }},
+		{"INTENTS", "allow_rollup_hdrs", func(c *jetstream.StreamConfig) { c.AllowRollup = true }},
+		{"VERDICTS", "max_age", func(c *jetstream.StreamConfig) { c.MaxAge = 0 }},
 		{"HISTORY", "republish", func(c *jetstream.StreamConfig) {
 			c.RePublish = &jetstream.RePublish{Source: ">", Destination: "copy.>"}
 		}},
@@ -153,6 +157,90 @@ func TestLoosenedStreamsAreNamed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A directory of an earlier version lacks what came later. It is given that, and
+// nothing else is touched.
+func TestStreamsThatCameLaterAreAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startServer(t)
+		n := connect(t, b)
+		if err := n.Provision(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before, err := n.Publish(t.Context(), journal.Ledger, journal.Outgoing{Subject: "facts.0.01.op_a", Data: []byte("kept")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin, err := nats.Connect("", nats.InProcessServer(inProcess(b.InProcess)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer admin.Close()
+		js, err := jetstream.New(admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, later := range []journal.Stream{journal.Intents, journal.Verdicts} {
+			if err := js.DeleteStream(t.Context(), string(later)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := n.Check(t.Context()); !errors.Is(err, journal.ErrNotProvisioned) || !strings.Contains(err.Error(), "INTENTS") {
+			t.Errorf("who makes no streams says: %v", err)
+		}
+		for range 2 {
+			if err := n.Provision(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, err := n.Last(t.Context(), journal.Ledger, "facts.0.01.op_a"); err != nil || m.Sequence != before {
+			t.Errorf("the ledger: %+v %v", m, err)
+		}
+	})
+}
+
+// An agent can fill neither the disk nor the others' room, and no header of its does
+// more than store.
+func TestIntentsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := provisioned(t)
+		publish := func(size int, header map[string][]string) error {
+			_, err := n.Publish(t.Context(), journal.Intents, journal.Outgoing{Subject: "intents.alice.k1", Header: header, Data: make([]byte, size)})
+			return err
+		}
+		if err := publish(1<<20, nil); err != nil {
+			t.Error(err)
+		}
+		if err := publish(journal.IntentSize+1, nil); err == nil {
+			t.Error("one that is too large was taken")
+		}
+		for name, value := range map[string]string{
+			"Nats-Rollup": "all", "Nats-Schedule": "@at 2030-01-01T00:00:00Z", "Nats-TTL": "1s", "Nats-Batch-Id": "x", "Nats-Incr": "1",
+		} {
+			header := map[string][]string{name: {value}}
+			if name == "Nats-Schedule" {
+				header["Nats-Schedule-Target"] = []string{"intents.bob.k1"}
+			}
+			if name == "Nats-Batch-Id" {
+				header["Nats-Batch-Sequence"], header["Nats-Batch-Commit"] = []string{"1"}, []string{"1"}
+			}
+			if err := publish(1, header); err == nil {
+				t.Errorf("%s was taken", name)
+			}
+		}
+		for i := 1; ; i++ {
+			if err := publish(0, nil); err != nil {
+				if i != 10_000 || !errors.Is(err, journal.ErrSubjectFull) {
+					t.Errorf("after %d: %v", i, err)
+				}
+				break
+			}
+		}
+		if _, err := n.Publish(t.Context(), journal.Intents, journal.Outgoing{Subject: "intents.bob.k2"}); err != nil {
+			t.Errorf("another has no room: %v", err)
+		}
+	})
 }
 
 type inProcess func() (net.Conn, error)

@@ -21,11 +21,13 @@ const (
 	Control  Stream = "CONTROL"
 	Payloads Stream = "PAYLOADS"
 	Slots    Stream = "SLOTS"
+	Intents  Stream = "INTENTS"
+	Verdicts Stream = "VERDICTS"
 )
 
 // Streams lists them all, in the order in which they are provisioned.
 func Streams() []Stream {
-	return []Stream{Ledger, Control, Webhooks, Payloads, Slots, History, Wakeups, Index}
+	return []Stream{Ledger, Control, Webhooks, Payloads, Slots, History, Wakeups, Index, Intents, Verdicts}
 }
 
 // Errors a caller of a [Store] tells apart. Any other error says that nothing
@@ -92,9 +94,9 @@ type Guard struct {
 // later, never earlier, and then gone; the copy carries SchedulerHeader and
 // NextHeader. Any message to WAKEUPS that carries these two headers cancels
 // the schedule it names in the same write. WAKEUPS is a work queue: a due
-// message leaves it when acknowledged. On WAKEUPS and INDEX a new message
+// message leaves it when acknowledged, and so does one of INTENTS. On WAKEUPS and INDEX a new message
 // replaces the old one of its subject, leased or not; on WEBHOOKS it is
-// refused with ErrSubjectFull. SLOTS replaces as INDEX does.
+// refused with ErrSubjectFull. SLOTS and VERDICTS replace as INDEX does.
 type Store interface {
 	// Publish stores a message and returns its sequence.
 	Publish(ctx context.Context, s Stream, m Outgoing) (uint64, error)

@@ -26,6 +26,9 @@ const (
 	// that makes none knows how many there should be.
 	replicasKey = "counterfoil_replicas"
 
+	intentsOfOne = 10_000  // pending, of one key
+	intentsBytes = 1 << 30 // of all
+
 	// The least the server allows. We send no Nats-Msg-Id, so nothing hangs on it,
 	// and at its start the server reads all messages of so long.
 	duplicates = 100 * time.Millisecond
@@ -91,6 +94,20 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		// Not derived: a message that power loss took would leave two holders.
 		c.Subjects = []string{"slot.*.*.*"}
 		c.MaxMsgsPerSubject = 1
+	case Intents:
+		// Agents write here, so it is bounded, and what has no room is refused to who
+		// sent it. It takes none of the headers that would do more than store.
+		c.Subjects = []string{"intents.*.*"}
+		c.Retention = jetstream.WorkQueuePolicy
+		c.Discard, c.DiscardNewPerSubject = jetstream.DiscardNew, true
+		c.MaxMsgsPerSubject, c.MaxBytes, c.MaxMsgSize = intentsOfOne, intentsBytes, IntentSize
+	case Verdicts:
+		c.Subjects = []string{"verdicts.*.*", "rejected.*.*"}
+		c.MaxMsgsPerSubject = 1
+		c.MaxAge = VerdictAge
+		// Agents read by subject, which the server's permissions can hold them to. A
+		// replica that lags has no answer yet.
+		c.AllowDirect = true
 	}
 	return c
 }

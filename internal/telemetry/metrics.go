@@ -23,6 +23,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/intake"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/projector"
@@ -73,6 +74,7 @@ type Metrics struct {
 	calls    *prometheus.CounterVec
 	took     *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
+	intents  *prometheus.CounterVec
 	sync     prometheus.Histogram
 	unmapped *prometheus.CounterVec
 
@@ -106,6 +108,10 @@ func New(cfg Config) *Metrics {
 			Name: "counterfoil_refusals_total",
 			Help: "Problems answered to callers and to providers' webhooks, by code (docs/ERRORS.md).",
 		}, []string{"code"}),
+		intents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "counterfoil_intents_total",
+			Help: "Intents that agents published on NATS, by how they were answered: accepted, replayed, refused, malformed (no intent; kept aside), or postponed, which is not answered and comes again.",
+		}, []string{"outcome"}),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "counterfoil_store_sync_seconds", Buckets: syncBuckets,
 			Help: "How long the store took to acknowledge a write to a synced stream, as its client saw it: the way there and back, the server's work and, under sync always, the disk's fsync. Writes that failed are not in it.",
@@ -139,7 +145,10 @@ func New(cfg Config) *Metrics {
 		ConstLabels: prometheus.Labels{"version": cfg.Build},
 	})
 	build.Set(1)
-	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.sync, m.unmapped, derived{m})
+	for _, o := range intake.Outcomes() {
+		m.intents.WithLabelValues(string(o)) // shown from the start, so that none is missed
+	}
+	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.intents, m.sync, m.unmapped, derived{m})
 	if cfg.Fsyncs != nil {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "counterfoil_store_fsyncs_total",
@@ -173,6 +182,9 @@ func (m *Metrics) Woken(at time.Time) {
 		m.lateness.Observe(max(m.now().Sub(at).Seconds(), 0))
 	}
 }
+
+// Intent counts one intent that was taken up.
+func (m *Metrics) Intent(outcome intake.Outcome) { m.intents.WithLabelValues(string(outcome)).Inc() }
 
 // Refused counts one problem answered.
 func (m *Metrics) Refused(code ingest.Code) { m.refusals.WithLabelValues(string(code)).Inc() }

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/intake"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
 	"github.com/counterfoil/counterfoil/internal/poller"
@@ -173,11 +174,17 @@ func TestCounters(t *testing.T) {
 	m.Woken(w.now().Add(time.Minute)) // a worker waits out the rest
 	m.Woken(time.Time{})
 	m.Refused(ingest.CodeInvalid)
-	same(t, scrape(t, m, "counterfoil_build", "counterfoil_disk", "counterfoil_provider_calls_total", "counterfoil_provider_call_seconds_sum",
+	m.Intent(intake.Malformed)
+	same(t, scrape(t, m, "counterfoil_build", "counterfoil_disk", "counterfoil_intents", "counterfoil_provider_calls_total", "counterfoil_provider_call_seconds_sum",
 		"counterfoil_refusals", "counterfoil_wakeup_lateness_seconds_sum", "counterfoil_wakeup_lateness_seconds_count"),
 		`counterfoil_build_info{version="v1.2"} 1`,
 		`counterfoil_disk_free_bytes 1234`,
 		`counterfoil_disk_reserve_bytes 100`,
+		`counterfoil_intents_total{outcome="accepted"} 0`,
+		`counterfoil_intents_total{outcome="malformed"} 1`,
+		`counterfoil_intents_total{outcome="postponed"} 0`,
+		`counterfoil_intents_total{outcome="refused"} 0`,
+		`counterfoil_intents_total{outcome="replayed"} 0`,
 		`counterfoil_provider_call_seconds_sum{call="create",provider="example"} 33`,
 		`counterfoil_provider_calls_total{call="create",outcome="2xx",provider="example"} 1`,
 		`counterfoil_provider_calls_total{call="create",outcome="timeout",provider="example"} 1`,

@@ -292,7 +292,15 @@ type denying struct {
 
 // Authenticate implements api.Authenticator.
 func (d denying) Authenticate(header []string) (ingest.Caller, error) {
-	caller, err := d.keys.Authenticate(header)
+	return d.let(d.keys.Authenticate(header))
+}
+
+// Known is [ingest.Keys.Known] for keys that are not denied.
+func (d denying) Known(principal, key string) (ingest.Caller, error) {
+	return d.let(d.keys.Known(principal, key))
+}
+
+func (d denying) let(caller ingest.Caller, err error) (ingest.Caller, error) {
 	if err == nil && d.table().denied[caller.KeyID] {
 		refused := ingest.Unauthenticated()
 		refused.Key, refused.KeyState = caller.KeyID, "denied"

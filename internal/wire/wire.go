@@ -27,6 +27,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/intake"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/mcpapi"
 	"github.com/counterfoil/counterfoil/internal/notice"
@@ -302,6 +303,14 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 		if public, err := url.Parse(s.cfg.PublicURL); err == nil && public.Host != "" {
 			options.Hosts = []string{public.Host}
 		}
+		group.Go(func() error {
+			select {
+			case <-open:
+				return s.intake().Run(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		})
 		group.Go(func() error { return s.cfg.Keys.RunUses(ctx, s.cfg.Clock, s.cfg.Log) })
 		group.Go(func() error {
 			select {
@@ -314,6 +323,14 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	}
 	group.Go(func() error { return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log) })
 	return group.Wait()
+}
+
+// intake answers what agents publish on NATS.
+func (s *Service) intake() *intake.Role {
+	return intake.New(intake.Config{
+		Journal: s.journal, Service: s.ingest, Caller: denying{s.cfg.Keys, s.cfg.Credentials.table}.Known,
+		Clock: s.cfg.Clock, Log: s.cfg.Log, Source: "/ingest/" + s.cfg.Run, Count: s.metrics.Intent, Refused: s.metrics.Refused,
+	})
 }
 
 func journalOver(store journal.Store, clock Clock, g journal.Generation, board *journal.Board) *journal.Journal {

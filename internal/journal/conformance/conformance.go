@@ -66,6 +66,7 @@ func cases() []testCase {
 		{"queue waits", queueWaits, false},
 		{"queue over kept messages", queueKept, false},
 		{"release", release, false},
+		{"intents are handed out until they are acknowledged", intentQueue, false},
 		{"two queues share nothing", twoQueues, false},
 		{"schedule fires once and not early", scheduleFires, false},
 		{"schedule in the past", schedulePast, false},
@@ -240,6 +241,8 @@ func subjects(t *testing.T, s journal.Store) {
 		journal.Control:  {"control.principal"},
 		journal.Payloads: {"payloads.abc"},
 		journal.Slots:    {"slot.example.main.0"},
+		journal.Intents:  {"intents.alice.k1"},
+		journal.Verdicts: {"verdicts.alice.h", "rejected.alice.7"},
 	} {
 		for _, subject := range list {
 			put(t, s, name, text(subject, subject))
@@ -259,7 +262,7 @@ func onePerSubject(t *testing.T, s journal.Store) {
 	for _, c := range []struct {
 		stream  journal.Stream
 		subject string
-	}{{journal.Index, "job.example.main.h"}, {journal.Wakeups, "epoch.01"}, {journal.Payloads, "payloads.abc"}, {journal.Slots, "slot.example.main.0"}} {
+	}{{journal.Index, "job.example.main.h"}, {journal.Wakeups, "epoch.01"}, {journal.Payloads, "payloads.abc"}, {journal.Slots, "slot.example.main.0"}, {journal.Verdicts, "verdicts.alice.h"}} {
 		first := put(t, s, c.stream, text(c.subject, "1"))
 		put(t, s, c.stream, guarded(text(c.subject, "2"), "", first))
 		refused(t, s, c.stream, guarded(text(c.subject, "3"), "", first), journal.ErrWrongSequence)
@@ -527,6 +530,21 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func intentQueue(t *testing.T, s journal.Store) {
+	q, err := s.Queue(t.Context(), journal.QueueConfig{Stream: journal.Intents, Durable: "intents", Filter: "intents.*.*", AckWait: ackWait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, journal.Intents, text("intents.alice.k1", "a"))
+	put(t, s, journal.Intents, text("intents.alice.k1", "b")) // one does not replace the other
+	list := fetch(t, q, 5, "a", "b")
+	must(t, list[0].Ack(t.Context()))
+	sleep(ackWait + slack)
+	again := fetch(t, q, 5, "b")
+	must(t, again[0].Ack(t.Context()))
+	absent(t, s, journal.Intents, "intents.*.*")
 }
 
 func queueLeases(t *testing.T, s journal.Store) {

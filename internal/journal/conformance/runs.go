@@ -114,6 +114,7 @@ func runWakes(t *testing.T, s journal.Store) {
 func runNowhere(t *testing.T, s journal.Store) {
 	for name, subjects := range map[journal.Stream][2]string{
 		journal.Webhooks: {"webhooks.p.a", "webhooks.p.b"}, journal.Slots: {"slot.p.a.1", "slot.p.a.2"},
+		journal.Verdicts: {"verdicts.p.a", "verdicts.p.b"},
 	} {
 		list := []journal.Outgoing{text(subjects[0], ""), text(subjects[1], "")}
 		if _, err := s.PublishRun(t.Context(), name, journal.Guard{Subject: "x.y"}, list); err == nil || errors.Is(err, journal.ErrUnanswered) {

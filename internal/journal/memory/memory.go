@@ -117,6 +117,10 @@ func accepted(name journal.Stream) []string {
 		return []string{"payloads.*"}
 	case journal.Slots:
 		return []string{"slot.*.*.*"}
+	case journal.Intents:
+		return []string{"intents.*.*"}
+	case journal.Verdicts:
+		return []string{"verdicts.*.*", "rejected.*.*"}
 	}
 	return nil
 }
@@ -124,7 +128,7 @@ func accepted(name journal.Stream) []string {
 // single says whether a stream keeps one message per subject.
 func single(name journal.Stream) bool {
 	switch name {
-	case journal.Wakeups, journal.Index, journal.Webhooks, journal.Payloads, journal.Slots:
+	case journal.Wakeups, journal.Index, journal.Webhooks, journal.Payloads, journal.Slots, journal.Verdicts:
 		return true
 	}
 	return false
@@ -190,7 +194,7 @@ func (s *Store) PublishBatch(ctx context.Context, name journal.Stream, list []jo
 func (s *Store) PublishRun(ctx context.Context, name journal.Stream, guard journal.Guard, list []journal.Outgoing) (last uint64, err error) {
 	switch name {
 	case journal.History, journal.Wakeups, journal.Index:
-	case journal.Ledger, journal.Control, journal.Webhooks, journal.Payloads, journal.Slots:
+	case journal.Ledger, journal.Control, journal.Webhooks, journal.Payloads, journal.Slots, journal.Intents, journal.Verdicts:
 		return 0, fmt.Errorf("publish a run on %s: batch publish is disabled", name)
 	}
 	if len(list) == 0 || len(list) > journal.RunMost {
@@ -728,7 +732,7 @@ func (d *delivery) Extend(ctx context.Context) error {
 func (d *delivery) Ack(ctx context.Context) error {
 	return d.on(ctx, func(l *lease, _ time.Time) {
 		delete(d.queue.leases, d.message.Sequence)
-		if d.queue.stream.name == journal.Wakeups {
+		if name := d.queue.stream.name; name == journal.Wakeups || name == journal.Intents {
 			d.queue.stream.remove(d.queue.store, l.entry)
 		}
 	})
