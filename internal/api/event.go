@@ -91,7 +91,7 @@ func eventSheet() sheet {
 		answers: []outcome{
 			{status: http.StatusAccepted, text: "Recorded; the job is under way or yet to be made.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
 			{
-				status: http.StatusOK, text: "The key named this operation before, or it ended within the wait. For a batch: what became of each event.", body: typeOf[ingest.View](), or: typeOf[ingest.EventsView](),
+				status: http.StatusOK, text: "The key named this operation before, or it ended within the wait. For a batch: what became of each event. With validate_only, what would be recorded.", body: typeOf[ingest.View](), or: typeOf[ingest.EventsView](),
 				maybe: []string{"ETag", "Content-Location", "Vary", "Retry-After", "Idempotent-Replayed", "Preference-Applied"},
 			},
 		},

@@ -34,6 +34,9 @@ func (h *handler) submit(ctx context.Context, c *call) (answer, error) {
 
 // submitted answers a submit, after the wait that was asked for.
 func (h *handler) submitted(c *call, view ingest.View, replayed bool) (answer, error) {
+	if view.Validation != nil { // nothing that a tag or an address could be of
+		return answer{status: http.StatusOK, header: map[string]string{"Vary": "Prefer"}, body: view}, nil
+	}
 	applied := ""
 	if wait := preferredWait(c.r.Header["Prefer"]); wait > 0 {
 		view, applied = h.follow(c, view, wait)
@@ -69,7 +72,7 @@ func (h *handler) batch(ctx context.Context, c *call) (answer, error) {
 		return answer{}, err
 	}
 	a := answer{status: http.StatusOK, header: map[string]string{}, body: view}
-	if view.Mode == ingest.Atomic && !replayed {
+	if view.Mode == ingest.Atomic && !replayed && !view.ValidateOnly {
 		a.status = http.StatusAccepted
 	}
 	return markReplayed(a, replayed), nil

@@ -159,7 +159,7 @@ func submitSheet() sheet {
 		params: []string{paramKey, paramPrefer, paramTrace}, body: typeOf[ingest.SubmitBody](),
 		answers: []outcome{
 			{status: http.StatusAccepted, text: "Recorded; the job is under way or yet to be made.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
-			{status: http.StatusOK, text: "The key named this operation before, or it ended within the wait.", body: typeOf[ingest.View](), always: []string{"ETag", "Content-Location", "Vary"}, maybe: []string{"Retry-After", "Idempotent-Replayed", "Preference-Applied"}},
+			{status: http.StatusOK, text: "The key named this operation before, or it ended within the wait. Or, with validate_only, what would be recorded, with validation.", body: typeOf[ingest.View](), always: []string{"Vary"}, maybe: []string{"ETag", "Content-Location", "Retry-After", "Idempotent-Replayed", "Preference-Applied"}},
 		},
 		codes: []ingest.Code{ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden},
 	}
@@ -173,7 +173,7 @@ func batchSheet() sheet {
 		params: []string{paramKey, paramTrace}, body: typeOf[ingest.BatchBody](),
 		answers: []outcome{
 			{status: http.StatusAccepted, text: "atomic: all items are recorded.", body: typeOf[ingest.BatchView]()},
-			{status: http.StatusOK, text: "independent: what became of each item. atomic: all were recorded before.", body: typeOf[ingest.BatchView](), maybe: []string{"Idempotent-Replayed"}},
+			{status: http.StatusOK, text: "independent: what became of each item. atomic: all were recorded before. With validate_only, what would become of them.", body: typeOf[ingest.BatchView](), maybe: []string{"Idempotent-Replayed"}},
 		},
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeBatchTooLarge, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed,

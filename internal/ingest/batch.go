@@ -66,6 +66,9 @@ type BatchView struct {
 	Recorded int `json:"recorded"` // now
 	Replayed int `json:"replayed"` // before
 	Refused  int `json:"refused"`
+	// Valid counts those that would be recorded, where the request was validate_only.
+	Valid        int  `json:"valid,omitempty"`
+	ValidateOnly bool `json:"validate_only,omitempty"`
 	// Items are in the order of the request.
 	Items []BatchItem `json:"items"`
 }
@@ -108,26 +111,29 @@ func (v *Service) SubmitBatch(ctx context.Context, r BatchRequest) (view BatchVi
 	if r.Key == "" {
 		return BatchView{}, false, keyMissing()
 	}
-	mode, elements, err := decodeBatch(r.Body)
+	body, mode, err := decodeBatch(r.Body)
 	if err != nil {
 		return BatchView{}, false, err
 	}
-	batch := events.Batch{Key: hashKey(r.Caller, r.Key), Size: uint64(len(elements)), Atomic: mode == Atomic}
-	items := v.itemsOf(r, elements)
+	batch := events.Batch{Key: hashKey(r.Caller, r.Key), Size: uint64(len(body.Items)), Atomic: mode == Atomic}
+	items := v.itemsOf(r, body.Items)
 	if err := v.findItems(ctx, items, batch); err != nil {
 		return BatchView{}, false, err
 	}
-	view = BatchView{Mode: mode, Transaction: mode.Words()}
-	if mode == Atomic {
+	view = BatchView{Mode: mode, Transaction: mode.Words(), ValidateOnly: body.Validate != nil && *body.Validate}
+	switch {
+	case view.ValidateOnly:
+		view.Items, err = v.validateBatch(ctx, r, items, batch)
+	case mode == Atomic:
 		view.Items, err = v.submitAll(ctx, r, items, batch)
-		if err != nil {
-			return BatchView{}, false, err
-		}
-	} else {
+	case mode == Independent:
 		view.Items = v.submitEach(ctx, r, items, batch)
 	}
+	if err != nil {
+		return BatchView{}, false, err
+	}
 	view.count(items, r.Problem)
-	return view, view.Replayed == len(items), nil
+	return view, !view.ValidateOnly && view.Replayed == len(items), nil
 }
 
 // count counts the items and shows problems where they are answered.
@@ -140,6 +146,10 @@ func (b *BatchView) count(items []item, problem func(error) Problem) {
 			p := problem(it.err)
 			it.Problem, it.Status = &p, p.Status
 			b.Refused++
+		case it.Operation.Validation != nil:
+			if it.Status = statusDone; it.Operation.Validation.Would == WouldRecord {
+				b.Valid++
+			}
 		case it.Replayed:
 			it.Status = statusDone
 			b.Replayed++
@@ -150,17 +160,16 @@ func (b *BatchView) count(items []item, problem func(error) Problem) {
 	}
 }
 
-func decodeBatch(body []byte) (Mode, []BatchElement, error) {
-	var b BatchBody
+func decodeBatch(body []byte) (b BatchBody, mode Mode, err error) {
 	if err := decodeStrict(body, &b); err != nil {
-		return "", nil, err
+		return b, "", err
 	}
 	mode, problems := modeOf(b.Mode)
 	switch {
 	case len(b.Items) == 0:
 		problems = append(problems, Wrong("/items", FieldRequired, "must have at least one item", nil))
 	case len(b.Items) > MaxBatch:
-		return "", nil, tooManyItems(len(b.Items))
+		return b, "", tooManyItems(len(b.Items))
 	}
 	keys := map[string]int{}
 	for i, e := range b.Items {
@@ -181,9 +190,9 @@ func decodeBatch(body []byte) (Mode, []BatchElement, error) {
 		b.Items[i].Key = &key
 	}
 	if len(problems) > 0 {
-		return "", nil, Refuse(problems...)
+		return b, "", Refuse(problems...)
 	}
-	return mode, b.Items, nil
+	return b, mode, nil
 }
 
 func modeOf(text *string) (Mode, []FieldError) {
@@ -223,6 +232,9 @@ func (v *Service) itemsOf(r BatchRequest, elements []BatchElement) []item {
 		}
 		if it.submission, it.err = DecodeSubmission(e.Operation); it.err == nil {
 			it.fingerprint, it.err = it.submission.Fingerprint()
+		}
+		if it.submission.ValidateOnly {
+			it.err = invalid("/validate_only", FieldNotAllowed, "stands beside the items, and is about all of them", nil)
 		}
 	}
 	return items

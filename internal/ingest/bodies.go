@@ -23,6 +23,7 @@ type SubmitBody struct {
 	Approval  *string           `json:"approval" required:"false" maxLength:"1024" doc:"A note on who approved it, at most 1024 bytes. It is kept and shown in the timeline."`
 	Replaces  *string           `json:"replaces" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one takes the place of."`
 	RetryOf   *string           `json:"retry_of" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one is another try of."`
+	Validate  *bool             `json:"validate_only" required:"false" doc:"true: check everything, the key too, record nothing, and answer with what would be recorded. It is no part of the request's identity and uses no key up. In a batch it stands beside the items."`
 	Session   *string           `json:"session" required:"false" maxLength:"1024" example:"run-7" doc:"A label of at most 1024 bytes by which GET /v1/operations?session= finds the operation. It is no part of the request's identity: the same request under the same key in another session is a replay."`
 }
 
@@ -30,6 +31,8 @@ type SubmitBody struct {
 type BatchBody struct {
 	Mode  *string        `json:"mode" required:"false" enum:"independent,atomic" doc:"independent records what can be recorded and says for each item what became of it; atomic records all items or none. Left out: independent."`
 	Items []BatchElement `json:"items" nullable:"false" minItems:"1" maxItems:"100" doc:"Answered in this order."`
+	// Validate is about all items, so that none is recorded by mistake.
+	Validate *bool `json:"validate_only" required:"false" doc:"true: check everything, the keys too, record nothing, and answer with what would become of each item."`
 }
 
 // BatchElement is one of them.

@@ -142,7 +142,7 @@ func OutcomeOf(view View, replayed bool, err error, problem func(error) Problem)
 		return EventOutcome{Status: p.Status, Problem: &p}
 	}
 	status := statusSubmitted
-	if replayed || view.Terminal {
+	if replayed || view.Terminal || view.Validation != nil {
 		status = statusDone
 	}
 	return EventOutcome{Status: status, Replayed: replayed, Operation: &view}

@@ -40,9 +40,11 @@ type Submission struct {
 	Replaces  string
 	RetryOf   string
 	Session   string
+	// ValidateOnly is no part of what is asked for: nothing is to be recorded.
+	ValidateOnly bool
 
 	// meaning is the canonical form of everything in the body but provider,
-	// account, action and session: what the fingerprint is over.
+	// account, action, session and validate_only: what the fingerprint is over.
 	meaning []byte
 }
 
@@ -116,6 +118,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.Expect = text("/expect", w.Expect, MaxText)
 	s.Approval = text("/approval", w.Approval, MaxText)
 	s.Session = text("/session", w.Session, MaxText)
+	s.ValidateOnly = w.Validate != nil && *w.Validate
 	s.Replaces = id("/replaces", w.Replaces)
 	s.RetryOf = id("/retry_of", w.RetryOf)
 	if s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName); s.MaxCost != "" && !plainDecimal(s.MaxCost) {
@@ -274,8 +277,8 @@ func jsonType(t reflect.Type) string {
 }
 
 // meaning is the canonical text of the body without the members that are
-// fingerprinted apart and without the session, which is a label: an agent that
-// starts again in a new session must find its operation.
+// fingerprinted apart, without the session, which is a label: an agent that starts
+// again in a new session must find its operation; and without validate_only.
 func meaning(body []byte) ([]byte, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(body))
 	if _, err := dec.ReadToken(); err != nil {
@@ -293,7 +296,7 @@ func meaning(body []byte) ([]byte, error) {
 			return nil, fmt.Errorf("read the body again: %w", err)
 		}
 		switch key {
-		case "provider", "account", "action", "session":
+		case "provider", "account", "action", "session", "validate_only":
 			continue
 		}
 		if v.Kind() == 'n' && key != "params" {

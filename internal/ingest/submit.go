@@ -41,6 +41,8 @@ type SubmitRequest struct {
 //
 // Nothing is stored unless all of it can be: an error leaves the key unused,
 // and where the store did not answer the same request may be sent again.
+//
+// Of a body with validate_only nothing is stored: Validation of the view says what would be.
 func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, replayed bool, err error) {
 	if r.Key == "" {
 		return View{}, false, keyMissing()
@@ -54,6 +56,10 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 		return View{}, false, err
 	}
 	id := OperationID(v.cfg.Installation, r.Caller.Principal, r.Key)
+	if s.ValidateOnly {
+		view, err := v.validate(ctx, r, &s, id, fingerprint)
+		return view, false, err
+	}
 	// What is recorded stands, whatever contracts and clocks say by now. So the
 	// key is looked up before the request is held against either.
 	found, err := v.cfg.Journal.Find(ctx, id)

@@ -62,6 +62,8 @@ type View struct {
 	// DecisionURL is where automation rests and the caller may decide.
 	DecisionURL string `json:"decision_url,omitempty" format:"uri-reference" doc:"A page on this service for the person who is to decide, where automation rests; a browser may give the key as a password."`
 
+	Validation *ValidationView `json:"validation,omitempty" doc:"Only in the answer to validate_only: nothing was recorded."`
+
 	OriginalStatus int `json:"original_status,omitempty" doc:"Only in the answer to a request that its Idempotency-Key had recorded before: the HTTP status of its first answer."`
 
 	Version  uint64 `json:"version" doc:"Counts facts. It is in the ETag, and goes into If-Match and ?after=."`

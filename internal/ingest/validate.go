@@ -1,0 +1,152 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
+)
+
+// ValidationView says what the same request without validate_only would do. Nothing was
+// recorded, and the key is as unused as before.
+type ValidationView struct {
+	Would    Would     `json:"would" enum:"record,replay" doc:"record: a new operation, which this one shows as it would be. replay: nothing, since the key named this operation before."`
+	Status   int       `json:"status" doc:"The HTTP status that it would be answered with."`
+	Warnings []Warning `json:"warnings" doc:"What it would be taken with, and is worth knowing before."`
+}
+
+// Would is what a request would do.
+type Would string
+
+// What it can do.
+const (
+	WouldRecord Would = "record"
+	WouldReplay Would = "replay"
+)
+
+// Warning is something worth knowing that keeps nobody from submitting.
+type Warning struct {
+	Code    WarningCode `json:"code"`
+	Message string      `json:"message"`
+}
+
+// WarningCode is a warning's name for machines.
+type WarningCode string
+
+// The codes of warnings.
+const (
+	WarnAskAfterLoss WarningCode = "create_may_stop_and_ask"
+	WarnNoCancel     WarningCode = "cancel_unsupported"
+	WarnResultOnce   WarningCode = "result_is_read_once"
+	WarnHeld         WarningCode = "provider_on_hold"
+	WarnNotChecked   WarningCode = "not_checked"
+)
+
+// validate says what a submit would do. It takes the same way as a submit as far as
+// that writes nothing.
+func (v *Service) validate(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (View, error) {
+	found, err := v.cfg.Journal.Find(ctx, id)
+	switch {
+	case err == nil:
+		return v.wouldReplay(r.Caller, found, fingerprint)
+	case !errors.Is(err, journal.ErrNoOperation):
+		return View{}, fmt.Errorf("validate %s: %w", id, err)
+	}
+	return v.wouldRecord(ctx, r, s, id, fingerprint, events.Batch{})
+}
+
+func (v *Service) wouldReplay(caller Caller, found projections.State, fingerprint events.Digest) (View, error) {
+	view, _, err := v.adopt(caller, found, fingerprint)
+	view.OriginalStatus = 0 // it is an answer to another request
+	view.Validation = &ValidationView{Would: WouldReplay, Status: statusDone, Warnings: []Warning{}}
+	return view, err
+}
+
+func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest, batch events.Batch) (View, error) {
+	if refusal := v.full(); refusal != nil {
+		return View{}, refusal
+	}
+	intent, _, err := v.intent(ctx, r, s, id, fingerprint)
+	if err != nil {
+		return View{}, err
+	}
+	intent.Batch, intent.Payload = batch, events.Sum(s.Params)
+	e := v.intentEvent(r, id, intent)
+	e.Previous = events.ChainStart(id)
+	state, _ := projections.Fold(projections.State{Operation: id}, projections.Entry{Sequence: 1, Time: e.Time, Event: e})
+	view := v.view(r.Caller, state)
+	// There is nothing yet that could be read, tagged or acted on.
+	view.Allowed, view.Version, view.Sequence, view.NextPollAfter = []Allowed{}, 0, 0, 0
+	view.Validation = &ValidationView{Would: WouldRecord, Status: statusSubmitted}
+	view.Validation.Warnings, err = v.warnings(ctx, state)
+	return view, err
+}
+
+func (v *Service) warnings(ctx context.Context, s projections.State) ([]Warning, error) {
+	list := []Warning{}
+	add := func(when bool, code WarningCode, message string) {
+		if when {
+			list = append(list, Warning{code, message})
+		}
+	}
+	p := s.Intent.Promises
+	holds, err := v.cfg.Journal.Holds(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the holds: %w", err)
+	}
+	held := false
+	for _, h := range holds {
+		held = held || h.Provider == "" || h.Provider == s.Intent.Provider
+	}
+	add(held, WarnHeld, "An operator holds calls to this provider: the operation would be recorded and rest, and its deadlines would pass meanwhile.")
+	add(p.Guarantee == events.AskAfterLoss, WarnAskAfterLoss, "If the answer to the create is lost, the operation stops and somebody has to decide.")
+	add(!p.Cancels, WarnNoCancel, "The provider has no way to cancel a job: a cancel counts only until the create is sent.")
+	add(p.HasResult && !p.RepeatResult, WarnResultOnce, "The provider gives the result once: if its answer is lost, so is the result.")
+	add(s.Intent.Expect != "" || s.Intent.MaxCost != "", WarnNotChecked, "expect and max_cost are kept and shown; nothing checks them.")
+	return list, nil
+}
+
+// validateBatch says what each item of a batch would do. With mode atomic one that would be
+// refused refuses the whole, as it would be.
+func (v *Service) validateBatch(ctx context.Context, r BatchRequest, items []item, batch events.Batch) ([]BatchItem, error) {
+	out := make([]BatchItem, len(items))
+	errs := make([]error, len(items))
+	var group errgroup.Group
+	group.SetLimit(batchAtOnce)
+	for i := range items {
+		group.Go(func() error {
+			it := &items[i]
+			var view View
+			switch err := it.err; {
+			case err != nil:
+				errs[i] = err
+				return nil
+			case it.found != nil:
+				view, errs[i] = v.wouldReplay(r.Caller, *it.found, it.fingerprint)
+			default:
+				view, errs[i] = v.wouldRecord(ctx, r.one(), &it.submission, it.id, it.fingerprint, batch)
+			}
+			if errs[i] == nil {
+				out[i].Operation = &view
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // none fails
+	for i, err := range errs {
+		out[i].err = within(err, items[i].field)
+	}
+	if !batch.Atomic {
+		return out, nil
+	}
+	var refused refusals
+	for i, err := range errs {
+		refused.add(i, err)
+	}
+	return out, refused.whole()
+}
