@@ -18,7 +18,7 @@ OPEN        ?= 1000 10000 100000
 FIND = find . \( -name testdata -o -name '.?*' -o -name '_*' -o -path ./tools \) -prune -o -name '*.go' -print
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test fuzz simulate mutants cluster-test demo drill bench growth deadcode
+.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test fuzz simulate mutants interop cluster-test demo drill bench growth deadcode
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -82,6 +82,9 @@ simulate: ## the long seeded simulation: MEMORY_RUNS and SERVER_RUNS
 
 mutants: ## every protection taken out once: the simulation must notice each
 	$(GO) test -count=1 -v -timeout=0 ./tests/mutants -args -all
+
+interop: ## third-party clients and linters from npm, against a running demo
+	tests/interop/run.sh
 
 cluster-test: ## three nodes and every role twice as containers, and what kill -9 does to them
 	tests/cluster/run.sh
