@@ -32,10 +32,11 @@ type options struct {
 	Sync        string
 	DiskReserve string // "": none, and the free space is not asked for
 	Profile     string // directory for profiles, of the bench; "": none
+	Agents      agents
 }
 
 // embeddedFlags are about the embedded store, which there is none of with --nats.
-var embeddedFlags = []string{"data", "sync", "disk-reserve", "profile"}
+var embeddedFlags = []string{"data", "sync", "disk-reserve", "profile", "nats-listen", "nats-listen-cert", "nats-listen-key"}
 
 func (a *app) serveCommand() *cobra.Command {
 	var o options
@@ -83,6 +84,7 @@ it runs. See docs/CREDENTIALS.md.`,
 	flags.StringVar(&o.DiskReserve, "disk-reserve", "1GiB", "free space kept for what is under way: below it new operations are refused and no create is sent; 0 for none")
 	flags.StringVar(&o.Profile, "profile", "", "directory for a CPU and an allocation profile, written at SIGUSR1 or at the end")
 	_ = flags.MarkHidden("profile") // it is defined just above
+	o.Agents.flags(flags)
 	o.Flags(flags, wire.AllRoles)
 	flags.Lookup("credentials").Usage = "credentials file (default DATA/credentials.yaml, if it is there)"
 	o.AwayFlags(flags, wire.AllRoles)
@@ -118,6 +120,10 @@ func (a *app) serve(ctx context.Context, o options, log *slog.Logger) error {
 		o.Listen = l.listener.Addr().String()
 		if admin := l.setup.Config.Admin; admin != nil {
 			o.AdminListen = admin.Addr().String()
+		}
+		if at := l.broker.AgentsURL(); at != "" {
+			fmt.Fprintf(a.stdout, "agents on %s\n", at)
+			o.Agents.again(at)
 		}
 		running, stop := context.WithCancelCause(ctx)
 		var beside sync.WaitGroup
@@ -216,6 +222,10 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 			return nil, usage("--disk-reserve: %w", err)
 		}
 	}
+	let, err := o.Agents.broker()
+	if err != nil {
+		return nil, err
+	}
 	setup, err := launch.Prepare(ctx, o.Options, wire.AllRoles, builtin, log)
 	if err != nil {
 		return nil, err
@@ -228,7 +238,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 		}
 	}()
 	now := config.Clock.Now
-	l.broker, err = broker.Start(broker.Config{Dir: o.Data, Run: config.Run, Now: now, Sync: broker.Sync(o.Sync), Logger: log})
+	l.broker, err = broker.Start(broker.Config{Dir: o.Data, Run: config.Run, Now: now, Sync: broker.Sync(o.Sync), Agents: let.config(), Logger: log})
 	if err != nil {
 		return nil, dataHint(err)
 	}
@@ -287,7 +297,9 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	if change != nil {
 		change(config)
 	}
-	l.service, err = wire.New(ctx, *config)
+	if l.service, err = wire.New(ctx, *config); err == nil {
+		let.open(l.service)
+	}
 	return l, err
 }
 

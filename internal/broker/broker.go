@@ -74,6 +74,9 @@ type Config struct {
 	// user; port 0 takes a free one. Empty means no socket at all. The server
 	// asks nobody who they are.
 	Listen string
+	// Agents are let in over a socket of their own. Nil: none are. It does not go
+	// with Listen.
+	Agents *Agents
 	// Logger gets the server's own messages. Nil means none.
 	Logger *slog.Logger
 }
@@ -96,6 +99,12 @@ func (c Config) validate() error {
 		if _, _, err := loopback(c.Listen); err != nil {
 			problems = append(problems, err)
 		}
+	}
+	if c.Agents != nil {
+		if c.Listen != "" {
+			problems = append(problems, errors.New("one server listens at one address: for agents, or for anybody on this host"))
+		}
+		problems = append(problems, c.Agents.Check())
 	}
 	return errors.Join(problems...)
 }
@@ -124,6 +133,7 @@ type Broker struct {
 	staged string // directory in memory, see StageInMemory; "" if there is none
 	server *server.Server
 	said   *messages
+	gate   *gate // nil: no agents are let in
 
 	inMemory bool // batches are staged there
 
@@ -142,16 +152,20 @@ func Start(c Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the store: %w", err)
 	}
-	s, said, err := serve(c)
+	var g *gate
+	if c.Agents != nil {
+		g = newGate(c.Agents)
+	}
+	s, said, err := serve(c, g)
 	if err != nil {
 		// The run stays without its stop line: to the next start this is a run
 		// that did not end well, which is what it was.
 		return nil, errors.Join(fmt.Errorf("start the store in %s: %w", c.Dir, err), dir.release())
 	}
-	return &Broker{dir: dir, path: c.Dir, server: s, said: said}, nil
+	return &Broker{dir: dir, path: c.Dir, server: s, said: said, gate: g}, nil
 }
 
-func serve(c Config) (*server.Server, *messages, error) {
+func serve(c Config, g *gate) (*server.Server, *messages, error) {
 	every := syncEvery
 	if c.Sync == SyncAlways {
 		every = derivedEvery
@@ -183,6 +197,11 @@ func serve(c Config) (*server.Server, *messages, error) {
 			options.Port = server.RANDOM_PORT
 		}
 	}
+	if g != nil {
+		if err := c.Agents.options(options, g); err != nil {
+			return nil, nil, err
+		}
+	}
 	s, err := server.NewServer(options)
 	if err != nil {
 		return nil, nil, err
@@ -198,6 +217,13 @@ func serve(c Config) (*server.Server, *messages, error) {
 		}
 		return nil, nil, fmt.Errorf("the server was not ready within %s", readyLimit)
 	}
+	if g != nil {
+		if err := g.open(s); err != nil {
+			s.Shutdown()
+			s.WaitForShutdown()
+			return nil, nil, err
+		}
+	}
 	return s, said, nil
 }
 
@@ -207,7 +233,7 @@ func (b *Broker) InProcess() (net.Conn, error) { return b.server.InProcessConn()
 // URL is where other programs on this host reach the server, or "" if it does
 // not listen.
 func (b *Broker) URL() string {
-	if b.server.Addr() == nil {
+	if b.server.Addr() == nil || b.gate != nil {
 		return ""
 	}
 	return b.server.ClientURL()
@@ -267,6 +293,9 @@ func (b *Broker) Failing() error {
 // the first did.
 func (b *Broker) Stop() error {
 	b.stop.Do(func() {
+		if b.gate != nil {
+			b.gate.close()
+		}
 		b.server.Shutdown()
 		b.server.WaitForShutdown()
 		// A crash before this line makes the run count as not ended in order,
@@ -287,6 +316,9 @@ type messages struct {
 	last   string // guarded by mu
 	failed string // guarded by mu
 }
+
+// authError is in the server's words for a client that was not let in.
+const authError = "authentication error"
 
 // writeError is in the server's words for what it could not write, in its log and
 // its health.
@@ -309,8 +341,13 @@ func (m *messages) say(level slog.Level, format string, args []any) {
 	if m.to == nil {
 		return
 	}
+	text := fmt.Sprintf(format, args...)
+	if i := strings.Index(text, authError); i >= 0 {
+		// It goes on with what the client said its name was, which may be a key.
+		level, text = slog.LevelWarn, text[:i+len(authError)]
+	}
 	// The server gives no context with its messages.
-	m.to.Log(context.Background(), level, "nats server", "text", fmt.Sprintf(format, args...))
+	m.to.Log(context.Background(), level, "nats server", "text", text)
 }
 
 func (m *messages) Noticef(format string, args ...any) { m.say(slog.LevelDebug, format, args) }

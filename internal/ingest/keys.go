@@ -300,12 +300,17 @@ func (k *Keys) Authenticate(header []string) (Caller, error) {
 	if !equal || !known || !whole || !ours || !strings.EqualFold(scheme, "Bearer") {
 		return Caller{}, refused
 	}
-	return k.admitLocked(key)
+	return k.admitLocked(key, true)
 }
 
 // Known gives the caller of a key whose secret was seen before, by who let it in.
 // It is answered as Authenticate would: by what the file says now.
-func (k *Keys) Known(principal, id string) (Caller, error) {
+func (k *Keys) Known(principal, id string) (Caller, error) { return k.known(principal, id, true) }
+
+// Counts is Known for one that only stays connected, which is no use of its key.
+func (k *Keys) Counts(principal, id string) (Caller, error) { return k.known(principal, id, false) }
+
+func (k *Keys) known(principal, id string, use bool) (Caller, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.refreshLocked(); err != nil {
@@ -315,11 +320,11 @@ func (k *Keys) Known(principal, id string) (Caller, error) {
 	if !known || key.Principal != principal {
 		return Caller{}, Unauthenticated()
 	}
-	return k.admitLocked(key)
+	return k.admitLocked(key, use)
 }
 
 // admitLocked lets a key in whose secret was right, if it still counts.
-func (k *Keys) admitLocked(key Key) (Caller, error) {
+func (k *Keys) admitLocked(key Key, use bool) (Caller, error) {
 	refused := Unauthenticated()
 	now := k.now()
 	switch {
@@ -330,7 +335,9 @@ func (k *Keys) admitLocked(key Key) (Caller, error) {
 		refused.Key, refused.KeyState = key.ID, "expired"
 		return Caller{}, refused
 	}
-	k.used[key.ID] = now
+	if use {
+		k.used[key.ID] = now
+	}
 	return Caller{
 		Principal: key.Principal, KeyID: key.ID, Operator: key.Operates(), Scopes: key.May(), Teams: k.teams, Expires: key.Expires,
 	}, nil

@@ -371,3 +371,10 @@ func FuzzMessage(f *testing.F) {
 		})
 	})
 }
+
+// TestToken holds the token against what docs/NATS.md says: printf '%s\n%s' | sha256sum.
+func TestToken(t *testing.T) {
+	if got, want := intake.Token("/agents/a", "1"), "3218726533bde07a6573267537399d4d"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -300,6 +300,11 @@ func (d denying) Known(principal, key string) (ingest.Caller, error) {
 	return d.let(d.keys.Known(principal, key))
 }
 
+// Counts is [ingest.Keys.Counts] for keys that are not denied.
+func (d denying) Counts(principal, key string) (ingest.Caller, error) {
+	return d.let(d.keys.Counts(principal, key))
+}
+
 func (d denying) let(caller ingest.Caller, err error) (ingest.Caller, error) {
 	if err == nil && d.table().denied[caller.KeyID] {
 		refused := ingest.Unauthenticated()

@@ -296,7 +296,7 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	}
 	if s.cfg.Roles.Any(Ingest) {
 		group.Go(func() error { s.ingest.Run(ctx); return nil })
-		options.Service, options.Keys, options.Doctor = s.ingest, denying{s.cfg.Keys, s.cfg.Credentials.table}, s.Doctor()
+		options.Service, options.Keys, options.Doctor = s.ingest, s.keys(), s.Doctor()
 		options.MCP = mcpapi.NewHandler(mcpapi.Options{
 			Build: s.cfg.Build, Log: s.cfg.Log, Now: s.cfg.Clock.Now, Stopping: ctx, Refused: s.metrics.Refused,
 		}, s.ingest)
@@ -325,10 +325,22 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	return group.Wait()
 }
 
+// Agent gives who the bearer of a key is, for a server that lets agents in.
+func (s *Service) Agent(bearer string) (ingest.Caller, error) {
+	return s.keys().Authenticate([]string{"Bearer " + bearer})
+}
+
+// AgentStill gives what a key may do now that was let in before.
+func (s *Service) AgentStill(principal, key string) (ingest.Caller, error) {
+	return s.keys().Counts(principal, key)
+}
+
+func (s *Service) keys() denying { return denying{s.cfg.Keys, s.cfg.Credentials.table} }
+
 // intake answers what agents publish on NATS.
 func (s *Service) intake() *intake.Role {
 	return intake.New(intake.Config{
-		Journal: s.journal, Service: s.ingest, Caller: denying{s.cfg.Keys, s.cfg.Credentials.table}.Known,
+		Journal: s.journal, Service: s.ingest, Caller: s.keys().Known,
 		Clock: s.cfg.Clock, Log: s.cfg.Log, Source: "/ingest/" + s.cfg.Run, Count: s.metrics.Intent, Refused: s.metrics.Refused,
 	})
 }
