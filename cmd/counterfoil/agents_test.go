@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/intake"
 )
 
@@ -97,14 +98,14 @@ func TestAgentsByNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := func() intake.Verdict {
+	next := func() ingest.IntentVerdict {
 		t.Helper()
 		m, err := verdicts.NextMsg(20 * time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var v intake.Verdict
-		if err := json.Unmarshal(m.Data, &v); err != nil || m.Header.Get("ce-type") != intake.VerdictType {
+		var v ingest.IntentVerdict
+		if err := json.Unmarshal(m.Data, &v); err != nil || m.Header.Get("ce-type") != ingest.EventVerdict {
 			t.Fatalf("%s %v", m.Data, err)
 		}
 		return v

@@ -290,7 +290,7 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	}
 	config.Store, config.Check, config.StoreTime, config.Sync = l.nats, l.nats.Check, l.nats.Time, o.Sync
 	config.Gone, config.Alone, config.Local, config.Failing = l.broker.Gone, true, true, l.broker.Failing
-	config.DiskReserve = reserve
+	config.DiskReserve, config.Intents = reserve, let.agents != nil
 	if o.DiskReserve != "" {
 		config.FreeSpace = func() (uint64, error) { return disk.Free(o.Data) }
 	}

@@ -87,6 +87,8 @@ type Options struct {
 	// Hosts are what a Host header may say, beside names of this machine, of a
 	// message to MCP that came in on a loopback address: through a proxy here.
 	Hosts []string
+	// Intents says that agents can publish intents by NATS.
+	Intents bool
 	// Refused is told the code of every problem answered; nil tells nobody.
 	Refused func(ingest.Code)
 }
@@ -269,7 +271,7 @@ func newHandler(o Options) *handler {
 		return doc
 	})
 	h.document = sync.OnceValue(func() page { return newPage(jsonType, written(h.described())) })
-	h.eventsDocument = sync.OnceValue(func() page { return newPage(jsonType, asyncDocument(doc.Info.Version)) })
+	h.eventsDocument = sync.OnceValue(func() page { return newPage(jsonType, asyncDocument(doc.Info.Version, h.o.Intents)) })
 	return h
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/cloudevent"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 )
@@ -39,8 +40,13 @@ func (h *handler) llms(_ context.Context, c *call) (answer, error) {
 	switch {
 	case h.o.Service == nil:
 		text = "# Counterfoil\n\n> This process takes the webhooks of providers. The API for agents is served by another one.\n"
-	case h.o.MCP != nil:
-		text += "- POST /mcp is the same as tools (Model Context Protocol, streamable HTTP), with the same key\n"
+	default:
+		if h.o.MCP != nil {
+			text += "- POST /mcp is the same as tools (Model Context Protocol, streamable HTTP), with the same key\n"
+		}
+		if h.o.Intents {
+			text += "- NATS: publish the CloudEvent on intents.PRINCIPAL, read verdicts.PRINCIPAL.*, with the same key as token; the AsyncAPI document has the rest\n"
+		}
 	}
 	return newPage("text/plain; charset=utf-8", []byte(text)).answer(c)
 }
@@ -138,7 +144,7 @@ func (t told) payload(registry huma.Registry) *huma.Schema {
 	return s
 }
 
-func asyncDocument(build string) []byte {
+func asyncDocument(build string, intents bool) []byte {
 	registry := newRegistry()
 	messages, of := object{}, map[string]object{"operation": {}, "all": {}}
 	for _, t := range toldBy(registry) {
@@ -149,6 +155,10 @@ func asyncDocument(build string) []byte {
 		if t.name == "fact" {
 			of["all"][t.name] = ref("#/components/messages/" + t.name)
 		}
+	}
+	var submit, verdict *huma.Schema
+	if intents {
+		submit, verdict = registry.Schema(typeOf[submitEvent](), true, ""), registry.Schema(typeOf[ingest.IntentVerdict](), true, "")
 	}
 	tidySchemas(registry)
 	var streams []object
@@ -169,7 +179,7 @@ func asyncDocument(build string) []byte {
 		"info": object{
 			"title": "Counterfoil", "version": build, "license": object{"name": "Apache 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
 			"description": "What callers are told as it happens. Both streams need a key in the Authorization header, as everything in /openapi.json does; " +
-				"requests and answers are described there. Nothing can be sent by NATS: the streams of the store, listed in x-store, are the service's own, " +
+				"requests and answers are described there. The streams of the store, listed in x-store, are the service's own, " +
 				"closed to callers, and named here for operators alone.",
 		},
 		"defaultContentType": "application/cloudevents+json",
@@ -185,11 +195,44 @@ func asyncDocument(build string) []byte {
 		"components": object{"messages": messages, "schemas": registry},
 		"x-store":    streams,
 	}
+	if intents {
+		withIntents(doc, messages, submit, verdict)
+	}
 	text, err := json.Marshal(doc)
 	if err != nil {
 		panic(fmt.Sprintf("api: asyncapi document: %v", err)) // texts and numbers always encode
 	}
 	return append(text, '\n')
+}
+
+// withIntents adds what agents may send and read by NATS.
+func withIntents(doc, messages object, submit, verdict *huma.Schema) {
+	messages["intent"] = object{
+		"name": ingest.EventSubmit, "title": "What is to be done", "contentType": cloudevent.StructuredJSON, "payload": submit,
+		"summary": "A CloudEvent in structured mode, as here, or in binary mode with headers ce-id and so on. Its data is the body of POST /v1/operations.",
+	}
+	messages["verdict"] = object{
+		"name": ingest.EventVerdict, "title": "What became of an intent", "contentType": jsonType, "payload": verdict,
+		"summary": "A CloudEvent in binary mode: this is its data, the headers ce-type and so on its attributes.",
+	}
+	principal := object{"description": "The principal of the key that let the agent in."}
+	channel := func(address, title, text, message string, parameters object) object {
+		return object{
+			"address": address, "title": title, "description": text, "parameters": parameters,
+			"messages": object{message: ref("#/components/messages/" + message)}, "bindings": object{"nats": object{}},
+		}
+	}
+	channels, operations := doc["channels"].(object), doc["operations"].(object) //nolint:forcetypeassert // both were made so
+	channels["intents"] = channel("intents.{principal}", "Intents of a principal",
+		"By NATS, through JetStream: the acknowledgement says that it is stored. The API key is the token, or the password. What is refused by permissions is told by the client's error handler alone.",
+		"intent", object{"principal": principal})
+	channels["verdicts"] = channel("verdicts.{principal}.{token}", "Verdicts for a principal",
+		"By NATS, as they come; and later, for 7 days, as the answer to a request on $JS.API.DIRECT.GET.VERDICTS. before this subject.",
+		"verdict", object{"principal": principal, "token": object{
+			"description": "The first 32 hexadecimal digits of the SHA-256 of the event's source, a line feed and its id; seq- and the sequence of the acknowledgement where those could not be read.",
+		}})
+	operations["takeIntent"] = object{"action": "receive", "channel": ref("#/channels/intents"), "title": "Take an intent"}
+	operations["tellVerdict"] = object{"action": "send", "channel": ref("#/channels/verdicts"), "title": "Tell what became of it"}
 }
 
 func guideSheet() sheet {

@@ -1,12 +1,18 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
 )
 
 // documents are what is found without a key.
@@ -124,6 +130,43 @@ func TestEventsDocument(t *testing.T) {
 		t.Errorf("the channels are %v, the streams %v", channels, streams)
 	}
 }
+
+// Where agents can publish by NATS the documents say so, and elsewhere nothing of it.
+func TestIntentsAreDescribed(t *testing.T) {
+	h := newHarness(t)
+	without := h.do("", "GET", eventsPath, nil, "").Body.String() + h.do("", "GET", guidePath, nil, "").Body.String()
+	if strings.Contains(without, "intents.{principal}") || strings.Contains(without, "NATS") {
+		t.Error("what is not served is described")
+	}
+	o := Options{Service: h.service, Log: logInto(h.log), Now: h.clock.Now, Intents: true, MCP: &quietMCP{}}
+	handler := documented(t, o)
+	get := func(at string) []byte {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", at, nil))
+		return w.Body.Bytes()
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(get(eventsPath), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if refs := follow(t, doc); refs < 25 {
+		t.Errorf("only %d references", refs)
+	}
+	channels := doc["channels"].(map[string]any)
+	for name, stream := range map[string]journal.Stream{"intents": journal.Intents, "verdicts": journal.Verdicts} {
+		address, _ := channels[name].(map[string]any)["address"].(string)
+		if !strings.HasPrefix(journal.Subjects(stream)[0], strings.Split(address, ".")[0]+".") {
+			t.Errorf("channel %s is %q, the stream has %v", name, address, journal.Subjects(stream))
+		}
+	}
+	if guide := get(guidePath); len(guide) > maxGuide || !bytes.Contains(guide, []byte("intents.PRINCIPAL")) {
+		t.Errorf("the guide has %d bytes: %s", len(guide), guide)
+	}
+}
+
+type quietMCP struct{}
+
+func (*quietMCP) ServeCaller(http.ResponseWriter, *http.Request, ingest.Caller) error { return nil }
 
 // A process that only takes webhooks says so, and leads nobody to what it has not.
 func TestGuideOfWebhooksAlone(t *testing.T) {

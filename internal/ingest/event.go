@@ -127,6 +127,20 @@ type EventItem struct {
 	EventOutcome
 }
 
+// EventVerdict is the type of the events that answer intents on NATS. Their data is a
+// [IntentVerdict].
+const EventVerdict = events.TypePrefix + "operation.verdict.v1"
+
+// IntentVerdict is the answer to an intent on NATS.
+type IntentVerdict struct {
+	// Sequence is what the server told the agent when it stored the intent.
+	Sequence uint64 `json:"sequence"`
+	// ID and Source are the event's, "" where they cannot be read.
+	ID     string `json:"id,omitempty"`
+	Source string `json:"source,omitempty"`
+	EventOutcome
+}
+
 // EventOutcome is the answer to an intent that came as an event.
 type EventOutcome struct {
 	Status    int      `json:"status"` // HTTP's, of the answer to the same intent alone
@@ -184,9 +198,19 @@ func (v *Service) SubmitEvents(ctx context.Context, caller Caller, batch []byte,
 	group.SetLimit(batchAtOnce)
 	for _, places := range byKey {
 		group.Go(func() error {
+			var failed error
 			for _, i := range places {
+				// Of one that may or may not be recorded the next must not take the key.
+				if failed != nil {
+					out.Items[i].EventOutcome = OutcomeOf(View{}, false, failed, problem)
+					continue
+				}
 				view, replayed, err := v.SubmitEvent(ctx, EventRequest{Caller: caller, Event: list[i], TraceParent: traceParent})
 				out.Items[i].EventOutcome = OutcomeOf(view, replayed, err, problem)
+				var refusal *Refusal
+				if err != nil && !errors.As(err, &refusal) {
+					failed = err
+				}
 			}
 			return nil
 		})

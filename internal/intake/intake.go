@@ -30,15 +30,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/cloudevent"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 )
-
-// VerdictType is the type of the events that answer intents. Their data is a
-// [Verdict].
-const VerdictType = events.TypePrefix + "operation.verdict.v1"
 
 const (
 	batch     = 32 // intents that are worked on at once
@@ -99,16 +94,6 @@ type Role struct{ cfg Config }
 
 // New makes a Role.
 func New(cfg Config) *Role { return &Role{cfg} }
-
-// Verdict is the answer to an intent.
-type Verdict struct {
-	// Sequence is what the server told the agent when it stored the intent.
-	Sequence uint64 `json:"sequence"`
-	// ID and Source are the event's, "" where they cannot be read.
-	ID     string `json:"id,omitempty"`
-	Source string `json:"source,omitempty"`
-	ingest.EventOutcome
-}
 
 // Token is where the verdict on an event is found, below verdicts.<principal>: the
 // first 32 hexadecimal digits of the SHA-256 of its source, a line feed and its id.
@@ -267,12 +252,12 @@ func (r *Role) reject(ctx context.Context, i *journal.Intent, e cloudevent.Event
 
 // settle stores the verdict and then lets the intent go.
 func (r *Role) settle(ctx context.Context, i *journal.Intent, e cloudevent.Event, token string, outcome ingest.EventOutcome) error {
-	body, err := json.Marshal(Verdict{Sequence: i.Sequence, ID: e.ID, Source: e.Source, EventOutcome: outcome})
+	body, err := json.Marshal(ingest.IntentVerdict{Sequence: i.Sequence, ID: e.ID, Source: e.Source, EventOutcome: outcome})
 	if err != nil {
 		return fmt.Errorf("write a verdict: %w", err)
 	}
 	header := map[string][]string{
-		"ce-specversion": {cloudevent.SpecVersion}, "ce-type": {VerdictType}, "ce-source": {cloudevent.Encode(r.cfg.Source)},
+		"ce-specversion": {cloudevent.SpecVersion}, "ce-type": {ingest.EventVerdict}, "ce-source": {cloudevent.Encode(r.cfg.Source)},
 		"ce-id":              {"verdict-" + strconv.FormatUint(i.Sequence, 10) + "-" + strconv.FormatUint(i.Delivered, 10)},
 		"ce-time":            {r.cfg.Clock.Now().UTC().Format(time.RFC3339Nano)},
 		"ce-datacontenttype": {cloudevent.JSON},

@@ -137,17 +137,17 @@ func (h *house) run(d time.Duration) {
 	}
 }
 
-func (h *house) verdict(principal, token string) intake.Verdict {
+func (h *house) verdict(principal, token string) ingest.IntentVerdict {
 	h.t.Helper()
 	m, err := h.store.Last(h.t.Context(), journal.Verdicts, "verdicts."+principal+"."+token)
 	if err != nil {
 		h.t.Fatalf("verdict %s of %s: %v\n%s", token, principal, err, h.log.String())
 	}
-	var v intake.Verdict
+	var v ingest.IntentVerdict
 	if err := json.Unmarshal(m.Data, &v); err != nil {
 		h.t.Fatal(err)
 	}
-	if m.Header["ce-type"][0] != intake.VerdictType || m.Header["ce-source"][0] != "/ingest/1" {
+	if m.Header["ce-type"][0] != ingest.EventVerdict || m.Header["ce-source"][0] != "/ingest/1" {
 		h.t.Errorf("header %v", m.Header)
 	}
 	return v

@@ -115,7 +115,9 @@ type Config struct {
 	// PublicURL is where providers reach this service; "" if they cannot.
 	PublicURL string
 
-	Keys     *ingest.Keys
+	Keys *ingest.Keys
+	// Intents says that agents can reach INTENTS: it is told in the description.
+	Intents  bool
 	Listener net.Listener // of the HTTP interface; closed by Run
 	Workers  int          // provider calls at once, all providers together
 
@@ -281,7 +283,7 @@ func (s *Service) RunDoors(ctx context.Context) error {
 // runDoors is RunDoors where the other roles do their work only once open is
 // closed. Until then it says so, and how the service is.
 func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
-	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Open: open, Refused: s.metrics.Refused, Build: s.cfg.Build}
+	options := api.Options{Log: s.cfg.Log, Now: s.cfg.Clock.Now, Ready: s.health.Ready, Open: open, Refused: s.metrics.Refused, Build: s.cfg.Build, Intents: s.cfg.Intents}
 	group, ctx := errgroup.WithContext(ctx)
 	if s.cfg.Roles.Any(Webhooks) {
 		options.Webhooks = s.hooks

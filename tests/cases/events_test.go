@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/intake"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/simulator"
@@ -30,7 +31,7 @@ func publish(t *testing.T, h *harness.House, id, key, data string) {
 }
 
 // verdict reads the answer to an event.
-func verdict(t *testing.T, h *harness.House, id string) intake.Verdict {
+func verdict(t *testing.T, h *harness.House, id string) ingest.IntentVerdict {
 	t.Helper()
 	for range 600 {
 		m, err := h.Store.Last(t.Context(), journal.Verdicts, "verdicts.tester."+intake.Token("/a", id))
@@ -38,7 +39,7 @@ func verdict(t *testing.T, h *harness.House, id string) intake.Verdict {
 			time.Sleep(100 * time.Millisecond) // of fake time
 			continue
 		}
-		var v intake.Verdict
+		var v ingest.IntentVerdict
 		if err == nil {
 			err = json.Unmarshal(m.Data, &v)
 		}
@@ -48,7 +49,7 @@ func verdict(t *testing.T, h *harness.House, id string) intake.Verdict {
 		return v
 	}
 	t.Fatalf("no verdict on %s came within a minute", id)
-	return intake.Verdict{}
+	return ingest.IntentVerdict{}
 }
 
 // FC-05 and FC-06 by every protocol: the same intent under the same key as JSON, as
