@@ -435,7 +435,11 @@ type JobObserved struct {
 	NoResult     bool   // the job has ended and left nothing to collect
 	Prompt       string // due, webhook, cancel, deadline
 	Call
-	Extra codec.Extra
+	// Where a person gives what the job waits for, whole, and what that is, in the
+	// provider's words; with state input_required, where the provider says so.
+	InputURL  string
+	InputText string
+	Extra     codec.Extra
 }
 
 // ObservationFailed is one status read that was not. Evidence.

@@ -182,6 +182,8 @@ func (f *JobObserved) Fields(v *codec.Visitor) {
 	codec.Bool(v, "nr", &f.NoResult)
 	codec.Text(v, "pr", &f.Prompt)
 	f.Call.visit(v)
+	codec.Text(v, "iu", &f.InputURL)
+	codec.Text(v, "it", &f.InputText)
 	codec.Rest(v, &f.Extra)
 }
 

@@ -665,6 +665,7 @@ func (f *folding) finish(why Reason) {
 func (f *folding) observe(o *events.JobObserved) {
 	s := f.s
 	s.Job.Remote, s.Job.Class, s.Job.ProviderTime, s.Job.Progress = o.Remote, o.State, o.ProviderTime, o.Progress
+	s.Job.InputURL, s.Job.InputText = o.InputURL, o.InputText
 	promises := s.Intent.Promises
 	cancelling := s.Phase == PhaseCancelRequested || s.Phase == PhaseCancelling
 	switch o.State {

@@ -323,6 +323,8 @@ type Job struct {
 	Progress     string
 	Adopted      bool // not created by us
 	At           time.Time
+	InputURL     string // where a person gives what the job waits for, whole
+	InputText    string // what that is, in the provider's words
 }
 
 // Fields implements codec.Record.
@@ -335,6 +337,8 @@ func (j *Job) Fields(v *codec.Visitor) {
 	codec.Text(v, "pg", &j.Progress)
 	codec.Bool(v, "ad", &j.Adopted)
 	codec.Time(v, "t", &j.At)
+	codec.Text(v, "iu", &j.InputURL)
+	codec.Text(v, "it", &j.InputText)
 }
 
 // Outcome is how the remote job ended, while its result is collected.

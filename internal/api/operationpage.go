@@ -32,6 +32,7 @@ since <time datetime="{{utc .View.Since}}">{{utc .View.Since}}</time>{{if .View.
 {{end}}{{with .View.WaitingFor}}<tr><th>waiting for<td>{{.}}{{with $.View.NextLook}}, next look <time datetime="{{utc .}}">{{utc .}}</time>{{end}}
 {{end}}<tr><th>after a lost answer<td>{{.View.Guarantee.Words}}
 {{with .View.Job}}<tr><th>job<td><code>{{.ID}}</code>{{with .RemoteState}}, the provider says <q>{{.}}</q>{{end}}{{with .Progress}} ({{.}}){{end}}{{if .Adopted}}, not created here{{end}}
+{{end}}{{with .View.Input}}<tr><th>it waits for<td>{{.Text}}{{with .URL}} <a href="{{.}}" rel="noopener noreferrer">answer at the provider</a>{{end}}
 {{end}}{{with .View.Cancel}}<tr><th>cancel<td>wished{{if .TooLate}}, too late{{else if not .Possible}}, not possible{{end}}
 {{end}}{{with .View.Problem}}<tr><th>problem<td>{{.Code}} {{.Message}}{{with .Class}} ({{.}}){{end}}
 {{end}}{{with .View.Result}}<tr><th>result<td>{{.Size}} bytes of {{.MediaType}}, sha256 <code>{{.SHA256}}</code>{{range .Checks}}<br>check {{.Name}}: {{if .Passed}}passed{{else}}failed {{.Detail}}{{end}}{{end}}

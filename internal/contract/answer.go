@@ -475,6 +475,9 @@ type StatusReading struct {
 	// NoResult: the job has ended and the answer proves that it left nothing to
 	// collect. Set for no other job.
 	NoResult bool
+	// InputURL and InputText say where a person gives what the job waits for, whole,
+	// and what that is. Set with input_required only.
+	InputURL, InputText string
 	// Failure.Class none: observed. Code and Message may then say why the job
 	// failed, and RetryAt when to come back.
 	Failure
@@ -482,7 +485,7 @@ type StatusReading struct {
 
 type statusRead struct {
 	shared
-	ok, jobID, state, class, updatedAt, progress, noResult *expression
+	ok, jobID, state, class, updatedAt, progress, noResult, inputURL, inputText *expression
 }
 
 // ReadStatus reads a status answer. Trouble with reading is never the job's
@@ -546,7 +549,13 @@ func (c *Contract) ReadStatus(a Answer, in Inputs) StatusReading {
 		// What cannot be evaluated proves nothing: the result is asked for.
 		out.NoResult, err = r.noResult.bool(v.vars)
 		note(err)
-	case events.ClassQueued, events.ClassRunning, events.ClassInputRequired, events.ClassUnknown:
+	case events.ClassInputRequired:
+		out.InputURL, err = r.inputURL.link(v)
+		note(err)
+		words, err := r.inputText.text(v.vars)
+		note(err)
+		out.InputText = clip(words, maxWord)
+	case events.ClassQueued, events.ClassRunning, events.ClassUnknown:
 	}
 	return out
 }

@@ -371,7 +371,7 @@ func (p *parser) status(n *yaml.Node) {
 		return
 	}
 	r := p.d.section(s.value["read"], "status.read", slices.Concat(sharedFields,
-		[]string{"ok", "job_id", "state", "class", "updated_at", "progress", "no_result"})...)
+		[]string{"ok", "job_id", "state", "class", "updated_at", "progress", "no_result", "input_url", "input_text"})...)
 	env := p.env.answer
 	p.c.statusRead = statusRead{
 		shared:    p.shared(r, env),
@@ -382,6 +382,8 @@ func (p *parser) status(n *yaml.Node) {
 		updatedAt: r.expression(env, "updated_at", moment),
 		progress:  r.expression(env, "progress", text),
 		noResult:  r.expression(env, "no_result", boolean),
+		inputURL:  r.expression(env, "input_url", text),
+		inputText: r.expression(env, "input_text", text),
 	}
 	r.need("state", ": the provider's own word for the job's state")
 }

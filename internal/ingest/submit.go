@@ -10,6 +10,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/httprule"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -154,6 +155,9 @@ func (v *Service) view(caller Caller, s projections.State) View {
 		a.Decisions = slices.DeleteFunc(a.Decisions, func(kind events.DecisionKind) bool { return asksProvider(kind) && !mayAsk })
 	}
 	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide && len(a.Decisions) == 0 })
+	if view.Input != nil && view.Input.URL != "" && v.May(caller, Right{Action: ActDecide, Principal: s.Intent.Principal}) != nil {
+		view.Input.URL = httprule.RedactURL(view.Input.URL) // whoever has it may answer
+	}
 	if s.Phase.Stopped() && slices.ContainsFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide }) {
 		view.DecisionURL = PageOf(s.Operation)
 	}

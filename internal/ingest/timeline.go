@@ -239,6 +239,8 @@ func readable(fact events.Fact) Fields {
 		w.flag("no_result", f.NoResult)
 		w.provider("progress", f.Progress)
 		w.text("prompt", f.Prompt)
+		w.link("input_url", f.InputURL)
+		w.provider("input_text", f.InputText)
 		w.call(&f.Call)
 	case *events.ObservationFailed:
 		w.id("job_id", f.JobID)

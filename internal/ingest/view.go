@@ -50,6 +50,7 @@ type View struct {
 	Guarantee GuaranteeView `json:"guarantee" doc:"What holds after a create whose answer was lost."`
 	Attempts  AttemptsView  `json:"attempts"`
 	Job       *JobView      `json:"job,omitempty"`
+	Input     *InputView    `json:"input,omitempty" doc:"With input_required: what a person has to give, and where."`
 	Cancel    *CancelView   `json:"cancel,omitempty"`
 	Deadlines DeadlinesView `json:"deadlines"`
 	Problem   *ProblemView  `json:"problem,omitempty"`
@@ -100,6 +101,12 @@ type JobView struct {
 	Progress    string       `json:"progress,omitempty"`
 	Adopted     bool         `json:"adopted,omitempty" doc:"It was not created here."`
 	UpdatedAt   *time.Time   `json:"updated_at,omitempty"`
+}
+
+// InputView is what a job waits for that a person has to give.
+type InputView struct {
+	URL  string `json:"url,omitempty" format:"uri" doc:"Where it is given, at the provider: to be handed to the person. Its secret parts are left out for who may not decide."`
+	Text string `json:"text,omitempty" doc:"What it is, in the provider's words, cleaned."`
 }
 
 // CancelView is the wish to cancel and what became of it.
@@ -216,6 +223,9 @@ func ViewOf(s projections.State, now time.Time) View {
 	}
 	for _, id := range s.Strays {
 		v.Strays = append(v.Strays, verbatim(id))
+	}
+	if s.Phase == projections.PhaseInputRequired {
+		v.Input = &InputView{URL: s.Job.InputURL, Text: clean(s.Job.InputText)}
 	}
 	v.Allowed = allowed(s)
 	v.NextPollAfter = pollAfter(s, now)

@@ -683,6 +683,7 @@ func (p *Poller) read(ctx context.Context, s projections.State, c *calls, e work
 		fact := &events.JobObserved{
 			JobID: e.JobID, Remote: r.Remote, State: r.State, ProviderTime: r.ProviderTime,
 			RetrievedAt: answer.AnsweredAt, Progress: r.Progress, NoResult: r.NoResult, Prompt: e.Prompt, Call: call,
+			InputURL: r.InputURL, InputText: r.InputText,
 		}
 		if r.JobID != "" {
 			fact.JobID = r.JobID
