@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -153,8 +154,8 @@ func (n *news) follow(ctx context.Context) error {
 	defer func() { _ = facts.Close() }() // the store lets go of it by itself
 	// What was read of an operation before may miss a fact that came since and is not
 	// behind the end: it is read again. What is read from here on misses none.
-	n.begin()
-	defer n.end()
+	n.follows(true)
+	defer n.follows(false)
 	for quiet := n.clock.Now(); ; {
 		fact, err := facts.NextStored(ctx, newsLook)
 		switch {
@@ -175,34 +176,16 @@ func (n *news) follow(ctx context.Context) error {
 	}
 }
 
-// begin says that every fact reaches its topic from now on.
-func (n *news) begin() {
+// follows says whether every fact reaches its topic from now on, and has all who wait
+// look for themselves once.
+func (n *news) follows(now bool) {
 	n.mu.Lock()
-	n.following = true
-	list := n.all()
+	n.following = now
+	list := slices.Collect(maps.Values(n.topics))
 	n.mu.Unlock()
 	for _, t := range list {
 		t.forget()
 	}
-}
-
-func (n *news) end() {
-	n.mu.Lock()
-	n.following = false
-	list := n.all()
-	n.mu.Unlock()
-	for _, t := range list {
-		t.forget()
-	}
-}
-
-// all lists the topics; mu is held.
-func (n *news) all() []*topic {
-	list := make([]*topic, 0, len(n.topics))
-	for _, t := range n.topics {
-		list = append(list, t)
-	}
-	return list
 }
 
 func (n *news) topic(operation string) *topic {
