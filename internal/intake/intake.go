@@ -57,13 +57,16 @@ type Outcome string
 const (
 	Accepted  Outcome = "accepted"
 	Replayed  Outcome = "replayed"
+	Validated Outcome = "validated" // and nothing recorded, as was asked for
 	Refused   Outcome = "refused"
 	Malformed Outcome = "malformed" // no event, or no intent; kept aside
 	Postponed Outcome = "postponed" // not answered yet: the store did not take it
 )
 
 // Outcomes lists them.
-func Outcomes() []Outcome { return []Outcome{Accepted, Replayed, Refused, Malformed, Postponed} }
+func Outcomes() []Outcome {
+	return []Outcome{Accepted, Replayed, Validated, Refused, Malformed, Postponed}
+}
 
 // Clock is the role's time. Sleep returns early with ctx's error.
 type Clock interface {
@@ -188,6 +191,8 @@ func (r *Role) answer(ctx context.Context, i *journal.Intent) (Outcome, error) {
 		outcome = Refused
 	case replayed:
 		outcome = Replayed
+	case view.Validation != nil:
+		outcome = Validated
 	}
 	return outcome, r.settle(ctx, i, e, Token(e.Source, e.ID), ingest.OutcomeOf(view, replayed, err, r.problem(i)))
 }
@@ -262,7 +267,7 @@ func (r *Role) settle(ctx context.Context, i *journal.Intent, e cloudevent.Event
 		"ce-time":            {r.cfg.Clock.Now().UTC().Format(time.RFC3339Nano)},
 		"ce-datacontenttype": {cloudevent.JSON},
 	}
-	if outcome.Operation != nil {
+	if outcome.Operation != nil && outcome.Operation.Validation == nil {
 		header["ce-subject"] = []string{outcome.Operation.ID}
 	}
 	if err := r.cfg.Journal.StoreVerdict(ctx, i.Principal, token, header, body); err != nil {

@@ -191,6 +191,7 @@ func TestVerdicts(t *testing.T) {
 			{"without a key", "k1", body, intake.Token("/a", "a b.>*"), event("a%20b.>*"), 202, "", intake.Accepted},
 			{"data refused", "k1", `{"provider":"nobody","params":{}}`, intake.Token("/a", "3"), event("3"), 422, ingest.CodeUnknownProvider, intake.Refused},
 			{"data is no JSON", "k1", `{`, intake.Token("/a", "4"), event("4"), 400, ingest.CodeMalformedJSON, intake.Refused},
+			{"validate only", "k1", body[:len(body)-1] + `,"validate_only":true}`, intake.Token("/a", "7"), event("7"), 200, "", intake.Validated},
 			{"a revoked key", "revoked", body, intake.Token("/a", "5"), event("5"), 401, ingest.CodeUnauthenticated, intake.Refused},
 			{"no event", "k1", body, "", nil, 422, ingest.CodeInvalid, intake.Malformed},
 			{"no envelope", "k1", "{", "", asJSON, 400, ingest.CodeMalformedJSON, intake.Malformed},

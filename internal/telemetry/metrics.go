@@ -110,7 +110,7 @@ func New(cfg Config) *Metrics {
 		}, []string{"code"}),
 		intents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "counterfoil_intents_total",
-			Help: "Intents that agents published on NATS, by how they were answered: accepted, replayed, refused, malformed (no intent; kept aside), or postponed, which is not answered and comes again.",
+			Help: "Intents that agents published on NATS, by how they were answered: accepted, replayed, validated, refused, malformed (no intent; kept aside), or postponed, which is not answered and comes again.",
 		}, []string{"outcome"}),
 		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "counterfoil_store_sync_seconds", Buckets: syncBuckets,

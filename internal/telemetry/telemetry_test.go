@@ -185,6 +185,7 @@ func TestCounters(t *testing.T) {
 		`counterfoil_intents_total{outcome="postponed"} 0`,
 		`counterfoil_intents_total{outcome="refused"} 0`,
 		`counterfoil_intents_total{outcome="replayed"} 0`,
+		`counterfoil_intents_total{outcome="validated"} 0`,
 		`counterfoil_provider_call_seconds_sum{call="create",provider="example"} 33`,
 		`counterfoil_provider_calls_total{call="create",outcome="2xx",provider="example"} 1`,
 		`counterfoil_provider_calls_total{call="create",outcome="timeout",provider="example"} 1`,
