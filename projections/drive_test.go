@@ -25,9 +25,11 @@ type driver struct {
 	identity string // of the credential
 }
 
-// most repetitions at one instant: a step may need a permit, its answer, a
-// read and a deadline, each twice.
-const mostAtOnce = 12
+// most repetitions at one instant: a step may need a permit, its answer, a read and a
+// deadline, each twice. A poller whose clock is ahead of the ledger's finds what it did
+// due again until the wait that doubles is longer than that, after a create and again
+// after the next. A circle has no end.
+const mostAtOnce = 40
 
 func (d *driver) put(fact events.Fact) Record {
 	r := d.fold(d.now.Add(-d.ahead), fact)
