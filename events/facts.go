@@ -74,6 +74,7 @@ const (
 	TypeOperationPaused       Type = "operation.paused.v1"
 	TypeOperationResumed      Type = "operation.resumed.v1"
 	TypeTagsChanged           Type = "tags.changed.v1"
+	TypeOperationLinked       Type = "operation.linked.v1"
 	TypeNotificationAttempted Type = "notification.attempted.v1"
 	TypeNotificationAnswered  Type = "notification.answered.v1"
 )
@@ -142,6 +143,8 @@ func New(t Type) Fact {
 		return new(OperationResumed)
 	case TypeTagsChanged:
 		return new(TagsChanged)
+	case TypeOperationLinked:
+		return new(OperationLinked)
 	case TypeNotificationAttempted:
 		return new(NotificationAttempted)
 	case TypeNotificationAnswered:
@@ -725,6 +728,31 @@ type TagsChanged struct {
 	Tags  []Tag
 	Extra codec.Extra
 }
+
+// OperationLinked says that later operations name this one. It is stored in one write
+// with their intents, at the very state that they were checked against. Evidence.
+type OperationLinked struct {
+	Who   string // whose they are
+	Links []Link
+	Extra codec.Extra
+}
+
+// Link is one operation that names this one.
+type Link struct {
+	Kind      LinkKind
+	Operation string
+	// Overlap: whoever asked for it allows that both have a job.
+	Overlap bool
+}
+
+// LinkKind is what a later operation is to an earlier one.
+type LinkKind string
+
+// Kinds of links.
+const (
+	LinkReplacedBy LinkKind = "replaced_by"
+	LinkRetriedBy  LinkKind = "retried_by"
+)
 
 // NotificationAttempted permits one notice to a caller's address. Permit.
 type NotificationAttempted struct {

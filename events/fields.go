@@ -388,6 +388,20 @@ func (f *TagsChanged) Fields(v *codec.Visitor) {
 }
 
 // Fields implements [codec.Record].
+func (f *OperationLinked) Fields(v *codec.Visitor) {
+	codec.Text(v, "w", &f.Who)
+	codec.List(v, "l", &f.Links)
+	codec.Rest(v, &f.Extra)
+}
+
+// Fields implements [codec.Record].
+func (l *Link) Fields(v *codec.Visitor) {
+	codec.Text(v, "k", &l.Kind)
+	codec.Text(v, "o", &l.Operation)
+	codec.Bool(v, "r", &l.Overlap)
+}
+
+// Fields implements [codec.Record].
 func (f *NotificationAttempted) Fields(v *codec.Visitor) {
 	f.Attempt.visit(v)
 	codec.Rest(v, &f.Extra)

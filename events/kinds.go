@@ -241,6 +241,14 @@ func (*TagsChanged) Kind() Kind { return Evidence }
 func (*TagsChanged) fact() {}
 
 // Type implements [Fact].
+func (*OperationLinked) Type() Type { return TypeOperationLinked }
+
+// Kind implements [Fact].
+func (*OperationLinked) Kind() Kind { return Evidence }
+
+func (*OperationLinked) fact() {}
+
+// Type implements [Fact].
 func (*NotificationAttempted) Type() Type { return TypeNotificationAttempted }
 
 // Kind implements [Fact].

@@ -261,7 +261,7 @@ func everyFact() []events.Fact {
 	}
 	add(&events.JobObserved{JobID: "j1", State: events.ClassExpired, NoResult: true, Call: calls[0]},
 		&events.StepDeferred{Until: now.Add(time.Hour), Reason: events.DeferHold, Creates: true})
-	add(&events.StepDeferred{Until: now.Add(time.Minute)}, &events.OperationPaused{}, &events.OperationResumed{}, &events.TagsChanged{}, &events.Unknown{Name: "x.v1"})
+	add(&events.StepDeferred{Until: now.Add(time.Minute)}, &events.OperationPaused{}, &events.OperationResumed{}, &events.TagsChanged{}, &events.OperationLinked{Links: []events.Link{{Kind: events.LinkRetriedBy, Operation: "op_b"}}}, &events.Unknown{Name: "x.v1"})
 	return list
 }
 
@@ -403,7 +403,7 @@ func TestEveryStateMeetsEveryFact(t *testing.T) {
 		events.TypeCancelRequested, events.TypeCancelAttempted, events.TypeCancelAnswered, events.TypeResultAttempted, events.TypeResultCollected,
 		events.TypeResultFailed, events.TypeCleanupRequested, events.TypeCleanupAttempted, events.TypeCleanupAnswered, events.TypeInputSubmitted,
 		events.TypeInputAttempted, events.TypeInputAnswered, events.TypeDeadlinePassed, events.TypeDecisionMade, events.TypeStepDeferred,
-		events.TypeOperationPaused, events.TypeOperationResumed, events.TypeTagsChanged, events.TypeNotificationAttempted, events.TypeNotificationAnswered,
+		events.TypeOperationPaused, events.TypeOperationResumed, events.TypeTagsChanged, events.TypeOperationLinked, events.TypeNotificationAttempted, events.TypeNotificationAnswered,
 	} {
 		if !seenTypes[name] {
 			t.Errorf("no state met %s", name)

@@ -376,7 +376,7 @@ func spoil(t *rapid.T, l *ledger, fact events.Fact, now time.Time) events.Fact {
 		}
 	case *events.IntentRecorded, *events.ApprovalGranted, *events.ApprovalDenied, *events.JobContested, *events.WebhookReceived, *events.CancelRequested,
 		*events.CleanupRequested, *events.CleanupAttempted, *events.CleanupAnswered, *events.InputSubmitted, *events.InputAttempted, *events.InputAnswered,
-		*events.DeadlinePassed, *events.OperationPaused, *events.OperationResumed, *events.TagsChanged, *events.NotificationAttempted, *events.NotificationAnswered,
+		*events.DeadlinePassed, *events.OperationPaused, *events.OperationResumed, *events.TagsChanged, *events.OperationLinked, *events.NotificationAttempted, *events.NotificationAnswered,
 		*events.Unknown:
 	}
 	return fact
@@ -515,7 +515,7 @@ func FuzzFold(f *testing.F) {
 		events.TypeIntentRecorded, events.TypeApprovalGranted, events.TypeCreateAttempted, events.TypeCreateAnswered, events.TypeLookupAnswered, events.TypeJobObserved,
 		events.TypeObservationFailed, events.TypeJobContested, events.TypeWebhookReceived, events.TypeCancelRequested, events.TypeCancelAttempted, events.TypeCancelAnswered,
 		events.TypeResultAttempted, events.TypeResultCollected, events.TypeResultFailed, events.TypeDeadlinePassed, events.TypeDecisionMade, events.TypeStepDeferred,
-		events.TypeOperationPaused, events.TypeInputAnswered, events.TypeTagsChanged, events.TypePrepareAttempted, events.TypePrepareAnswered,
+		events.TypeOperationPaused, events.TypeInputAnswered, events.TypeTagsChanged, events.TypePrepareAttempted, events.TypePrepareAnswered, events.TypeOperationLinked,
 	}
 	// One fact is its type, the length of its data and the data.
 	pack := func(facts ...events.Fact) []byte {

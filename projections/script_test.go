@@ -289,6 +289,8 @@ func (a args) fact(name string) events.Fact {
 		return &events.OperationResumed{Who: "operator"}
 	case "tags.changed":
 		return &events.TagsChanged{Who: "team-a", Tags: []events.Tag{{Name: "a", Value: "b"}}}
+	case "operation.linked":
+		return &events.OperationLinked{Who: "team-a", Links: []events.Link{{Kind: events.LinkReplacedBy, Operation: "op_b"}}}
 	case "unknown":
 		return &events.Unknown{Name: "job.teleported.v1", Data: []byte{0x80}}
 	}

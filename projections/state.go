@@ -493,6 +493,9 @@ func (h *Hint) Fields(v *codec.Visitor) {
 	codec.Bool(v, "e", &h.Exact)
 }
 
+// MaxLater is how many of the operations that name one its state has, the newest.
+const MaxLater = 16
+
 // State is everything that is believed about one operation. It is a value;
 // Fold never changes the one it was given.
 type State struct {
@@ -550,6 +553,8 @@ type State struct {
 
 	Recent []uint64 // hashes of the newest fact ids, to note a repeated one
 
+	Later []events.Link // the newest operations that name this one, oldest first
+
 	Extra codec.Extra
 }
 
@@ -598,6 +603,7 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Text(v, "wf", &s.WaitingFor)
 	codec.Text(v, "be", &s.Because)
 	codec.Uints(v, "fi", &s.Recent)
+	codec.List(v, "la", &s.Later)
 	codec.Rest(v, &s.Extra)
 }
 

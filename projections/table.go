@@ -742,6 +742,14 @@ var transitions = []Row{
 		Then: func(f *folding) { f.s.Intent.Tags = slices.Clone(f.fact.(*events.TagsChanged).Tags) },
 	},
 	{
+		ID: "0", On: []Trigger{"operation.linked"},
+		When: func(f *folding) bool { return f.s.Phase != PhaseNone },
+		Then: func(f *folding) {
+			list := slices.Concat(f.s.Later, f.fact.(*events.OperationLinked).Links)
+			f.s.Later = list[max(len(list)-MaxLater, 0):]
+		},
+	},
+	{
 		ID: "0", On: []Trigger{"notification.attempted"},
 		When: func(f *folding) bool {
 			return f.s.Phase.Stopped() && f.fact.(*events.NotificationAttempted).Number == f.s.Notice.Made+1

@@ -95,8 +95,7 @@ type item struct {
 	submission  Submission
 	fingerprint events.Digest
 	found       *projections.State
-	intent      *events.IntentRecorded
-	create      []byte
+	plan        plan
 	err         error
 }
 
@@ -328,9 +327,10 @@ func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item, b
 			return out, err
 		}
 		if try == batchTries {
-			return nil, &Refusal{Code: CodeUnavailable, RetryAfter: RetryUnavailable, Detail: "operations of this batch were being recorded by another request all the time"}
+			return nil, &Refusal{Code: CodeUnavailable, RetryAfter: RetryUnavailable, Detail: "operations of this batch were being recorded by another request, or those that they name moved, all the time"}
 		}
-		// Another request with the same key came first with one item or more.
+		// Another request with the same key came first with one item or more, or an
+		// operation moved that one of them names.
 		if err := v.findItems(ctx, items, batch); err != nil {
 			return nil, err
 		}
@@ -352,7 +352,7 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batc
 			out[i] = BatchItem{Replayed: true, Operation: &view}
 		default:
 			fresh = append(fresh, i)
-			it.intent, it.create, err = v.intent(ctx, r.one(), &it.submission, it.id, it.fingerprint)
+			it.plan, err = v.intent(ctx, r.one(), &it.submission, it.id, it.fingerprint)
 			refused.add(i, err)
 		}
 	}
@@ -367,19 +367,21 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batc
 	}
 	var drafts sync.WaitGroup
 	defer drafts.Wait()
-	states, facts := make([]projections.State, len(fresh)), make([]events.Event, len(fresh))
-	for n, i := range fresh {
+	all := v.together(r.Caller.Principal)
+	for _, i := range fresh {
 		it := &items[i]
-		it.intent.Batch = batch
-		states[n] = projections.State{Operation: it.id}
-		facts[n] = v.intentEvent(r.one(), it.id, it.intent)
-		if it.create != nil {
-			drafts.Go(func() { v.cfg.Journal.Draft(ctx, it.create) })
+		it.plan.intent.Batch = batch
+		all.add(projections.State{Operation: it.id}, v.intentEvent(r.one(), it.id, it.plan.intent))
+		if it.plan.create != nil {
+			drafts.Go(func() { v.cfg.Journal.Draft(ctx, it.plan.create) })
 		}
+	}
+	for _, i := range fresh {
+		all.link(items[i].plan.before)
 	}
 	// A crash before this write leaves nothing but payloads that nothing names; a crash
 	// after it leaves all operations, which the same request finds by their ids.
-	after, outcome, err := v.cfg.Journal.AppendAll(ctx, states, facts)
+	after, outcome, err := v.cfg.Journal.AppendAll(ctx, all.states, all.facts)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("submit a batch of %d: %w", len(items), err)
@@ -400,10 +402,10 @@ func (v *Service) keepAll(ctx context.Context, items []item, fresh []int) error 
 	for _, i := range fresh {
 		it := &items[i]
 		group.Go(func() (err error) {
-			if it.intent.Payload, err = v.cfg.Journal.PutPayload(ctx, it.submission.Params); err != nil {
+			if it.plan.intent.Payload, err = v.cfg.Journal.PutPayload(ctx, it.submission.Params); err != nil {
 				return fmt.Errorf("submit %s: %w", it.id, err)
 			}
-			v.cfg.Journal.Keep(it.intent.Payload, it.submission.Params)
+			v.cfg.Journal.Keep(it.plan.intent.Payload, it.submission.Params)
 			return nil
 		})
 	}

@@ -21,8 +21,9 @@ type SubmitBody struct {
 	MaxCost   *string           `json:"max_cost" required:"false" pattern:"^[0-9]{1,15}(\\.[0-9]{1,6})?$" example:"12.50" doc:"A decimal number as text. It is kept and shown in the timeline; nothing checks it yet."`
 	Tags      map[string]string `json:"tags" required:"false" maxProperties:"32" doc:"Your labels. A name is 1 to 64 of a-z, 0-9, _, - and .; a value has at most 256 bytes and no control characters."`
 	Approval  *string           `json:"approval" required:"false" maxLength:"1024" doc:"A note on who approved it, at most 1024 bytes. It is kept and shown in the timeline."`
-	Replaces  *string           `json:"replaces" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one takes the place of."`
-	RetryOf   *string           `json:"retry_of" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one is another try of."`
+	Replaces  *string           `json:"replaces" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one takes the place of. Refused while that may still create a job."`
+	RetryOf   *string           `json:"retry_of" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one is another try of. Refused while that may still create a job."`
+	Overlap   *bool             `json:"allow_overlap" required:"false" doc:"true: with replaces or retry_of, two jobs at once are acceptable."`
 	Validate  *bool             `json:"validate_only" required:"false" doc:"true: check everything, the key too, record nothing, and answer with what would be recorded. It is no part of the request's identity and uses no key up. In a batch it stands beside the items."`
 	Session   *string           `json:"session" required:"false" maxLength:"1024" example:"run-7" doc:"A label of at most 1024 bytes by which GET /v1/operations?session= finds the operation. It is no part of the request's identity: the same request under the same key in another session is a replay."`
 }

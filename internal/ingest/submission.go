@@ -39,7 +39,9 @@ type Submission struct {
 	Approval  string
 	Replaces  string
 	RetryOf   string
-	Session   string
+	// AllowOverlap: a second job beside that of the operation it names is acceptable.
+	AllowOverlap bool
+	Session      string
 	// ValidateOnly is no part of what is asked for: nothing is to be recorded.
 	ValidateOnly bool
 
@@ -121,6 +123,12 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.ValidateOnly = w.Validate != nil && *w.Validate
 	s.Replaces = id("/replaces", w.Replaces)
 	s.RetryOf = id("/retry_of", w.RetryOf)
+	if s.AllowOverlap = w.Overlap != nil && *w.Overlap; s.AllowOverlap && s.Replaces == "" && s.RetryOf == "" {
+		add(Wrong("/allow_overlap", FieldNotAllowed, "goes with replaces or retry_of", nil))
+	}
+	if s.RetryOf != "" && s.RetryOf == s.Replaces {
+		add(Wrong("/retry_of", FieldNotAllowed, "is the operation that replaces names", nil))
+	}
 	if s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName); s.MaxCost != "" && !plainDecimal(s.MaxCost) {
 		add(Wrong("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most {whole_digits} digits before and {fraction_digits} after the point`,
 			Values{"whole_digits": costWhole, "fraction_digits": costFraction}))

@@ -89,10 +89,11 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 	if refusal := v.full(); refusal != nil {
 		return View{}, false, refusal
 	}
-	intent, create, err := v.intent(ctx, r, s, id, fingerprint)
+	p, err := v.intent(ctx, r, s, id, fingerprint)
 	if err != nil {
 		return View{}, false, err
 	}
+	intent := p.intent
 	intent.Batch = batch
 	// The payload comes before the fact that names it. A crash in between leaves
 	// bytes that nothing refers to; the retry stores them again under the same
@@ -104,10 +105,13 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 	// Its request is named by a later fact, and by then is likely to be stored. The
 	// worker stores it otherwise.
 	var draft sync.WaitGroup
-	if create != nil {
-		draft.Go(func() { v.cfg.Journal.Draft(ctx, create) })
+	if p.create != nil {
+		draft.Go(func() { v.cfg.Journal.Draft(ctx, p.create) })
 	}
 	defer draft.Wait()
+	if len(p.before) > 0 {
+		return v.recordLinked(ctx, r, s, v.intentEvent(r, id, intent), p.before)
+	}
 	// A crash before this append leaves no operation, and the caller's retry
 	// makes it. A crash after it leaves the operation, which the retry finds
 	// above; the projector derives its first wake-up.
@@ -167,26 +171,33 @@ func (v *Service) view(caller Caller, s projections.State) View {
 // PageOf is where a person sees an operation: a reference on the service.
 func PageOf(operation string) string { return "/operations/" + operation }
 
+// plan is what a submission comes to.
+type plan struct {
+	intent *events.IntentRecorded
+	create []byte        // the request of the create, where that is certain by now
+	before []predecessor // the operations that it names
+}
+
 // intent holds the request against the contract and resolves all that the fold
-// will need. It gives the request of the create where that is certain by now.
-func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (intent *events.IntentRecorded, create []byte, err error) {
+// will need.
+func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (p plan, err error) {
 	c, ok := v.cfg.Directory.Current(s.Provider)
 	if !ok {
 		known := v.providersOf(r.Caller)
-		return nil, nil, unknownProvider(s.Provider, known)
+		return plan{}, unknownProvider(s.Provider, known)
 	}
 	// Before it is said whether there is such an account: that is not for
 	// everyone to know.
 	if refusal := v.May(r.Caller, Right{Action: ActSubmit, Provider: s.Provider, Account: s.Account}); refusal != nil {
-		return nil, nil, refusal
+		return plan{}, refusal
 	}
 	if !v.cfg.Directory.HasAccount(s.Provider, s.Account) {
-		return nil, nil, invalid("/account", FieldNotAllowed, "is not an account configured for provider {provider}", Values{"provider": s.Provider})
+		return plan{}, invalid("/account", FieldNotAllowed, "is not an account configured for provider {provider}", Values{"provider": s.Provider})
 	}
 	now := v.cfg.Clock.Now()
 	deadlines, policy, err := v.limits(c, s, now)
 	if err != nil {
-		return nil, nil, err
+		return plan{}, err
 	}
 	token, reference := c.Identifiers(v.cfg.Key, id, fingerprint)
 	promises := c.Promises(v.cfg.Directory.Reachable(s.Provider, s.Account))
@@ -196,38 +207,23 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	}
 	request, prepares, err := checkParams(c, in)
 	if err != nil {
-		return nil, nil, err
+		return plan{}, err
 	}
 	promises.Prepares = prepares
 	if v.cfg.Bound != nil && prepares == 0 {
-		create = contract.EncodeRequest(request)
+		p.create = contract.EncodeRequest(request)
 	}
-	for _, link := range []struct{ field, id string }{{"/replaces", s.Replaces}, {"/retry_of", s.RetryOf}} {
-		if link.id == "" {
-			continue
-		}
-		// Also for a key that may not read: that it is its principal's is no news.
-		err := checkID(link.field, link.id)
-		var linked projections.State
-		if err == nil {
-			linked, err = v.cfg.Journal.Current(ctx, link.id)
-		}
-		var refusal *Refusal
-		switch {
-		case errors.As(err, &refusal), errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName),
-			err == nil && linked.Intent.Principal != r.Caller.Principal:
-			return nil, nil, invalid(link.field, FieldNotAllowed, "is not an operation of yours", nil)
-		case err != nil:
-			return nil, nil, fmt.Errorf("read %s: %w", link.id, err)
-		}
+	if p.before, err = v.predecessors(ctx, r.Caller, s, id); err != nil {
+		return plan{}, err
 	}
-	return &events.IntentRecorded{
+	p.intent = &events.IntentRecorded{
 		Principal: r.Caller.Principal, KeyID: r.Caller.KeyID, Session: s.Session, Approval: s.Approval,
 		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
 		Replaces: s.Replaces, RetryOf: s.RetryOf, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
-	}, create, nil
+	}
+	return p, nil
 }
 
 // unknownProvider refuses a provider that there is not.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -334,6 +335,12 @@ func readable(fact events.Fact) Fields {
 		for _, t := range f.Tags {
 			w.text("tag_"+t.Name, t.Value)
 		}
+	case *events.OperationLinked:
+		w.text("who", f.Who)
+		for _, kind := range []events.LinkKind{events.LinkReplacedBy, events.LinkRetriedBy} {
+			w.id(string(kind), strings.Join(linked(f.Links, kind), ", "))
+		}
+		w.flag("overlap_allowed", slices.ContainsFunc(f.Links, func(l events.Link) bool { return l.Overlap }))
 	case *events.NotificationAttempted:
 		w.attempt(&f.Attempt)
 	case *events.NotificationAnswered:

@@ -71,10 +71,11 @@ func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submissio
 	if refusal := v.full(); refusal != nil {
 		return View{}, refusal
 	}
-	intent, _, err := v.intent(ctx, r, s, id, fingerprint)
+	p, err := v.intent(ctx, r, s, id, fingerprint)
 	if err != nil {
 		return View{}, err
 	}
+	intent := p.intent
 	intent.Batch, intent.Payload = batch, events.Sum(s.Params)
 	e := v.intentEvent(r, id, intent)
 	e.Previous = events.ChainStart(id)
