@@ -180,7 +180,7 @@ Try it: counterfoil demo`,
 	flags.StringVar(&a.server, "server", "", "address of the service (default $COUNTERFOIL_SERVER, else http://127.0.0.1:7766)")
 	flags.StringVar(&a.keyFile, "key-file", "", "file that holds the API key (default $COUNTERFOIL_KEY, or the file $COUNTERFOIL_KEY_FILE)")
 	root.AddCommand(
-		a.demoCommand(), a.serveCommand(), a.provisionCommand(),
+		a.demoCommand(), a.serveCommand(), a.provisionCommand(), a.natsUsersCommand(),
 		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
 		a.cancelCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(), a.mcpCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.releaseCommand(), a.holdsCommand(), a.keyCommand(), a.principalCommand(),

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/counterfoil/counterfoil/internal/journal"
 )
 
 // Agents let agents in over a socket. Each key has an account of its own in the
@@ -49,11 +51,6 @@ const (
 	stillEvery = time.Second
 	mostConns  = 4096
 	mostSubs   = 4096 // of one connection; the store's own has some hundreds
-
-	intentsExport  = "intents.*.*"
-	verdictsExport = "verdicts.*.*"
-	directGet      = "$JS.API.DIRECT.GET.VERDICTS."
-	inboxes        = "_INBOX.>"
 )
 
 // Check says what is wrong with the address and what belongs to it.
@@ -117,13 +114,16 @@ func newGate(a *Agents) *gate {
 // open lets agents in from now on.
 func (g *gate) open(s *server.Server) error {
 	store := s.GlobalAccount()
-	for _, subject := range []string{intentsExport, directGet + verdictsExport} {
+	services, streams := journal.AgentExports()
+	for _, subject := range services {
 		if err := store.AddServiceExport(subject, nil); err != nil {
 			return fmt.Errorf("let agents reach %s: %w", subject, err)
 		}
 	}
-	if err := store.AddStreamExport(verdictsExport, nil); err != nil {
-		return fmt.Errorf("let agents reach %s: %w", verdictsExport, err)
+	for _, subject := range streams {
+		if err := store.AddStreamExport(subject, nil); err != nil {
+			return fmt.Errorf("let agents reach %s: %w", subject, err)
+		}
 	}
 	g.mu.Lock()
 	g.server = s
@@ -210,9 +210,10 @@ func (g *gate) Check(c server.ClientAuthentication) bool {
 		s.Errorf("no account for an agent: %v", err)
 		return false
 	}
-	publish := []string{directGet + "verdicts." + a.Principal + ".*"}
+	may := journal.SubjectsOf(a.Principal, a.Key)
+	publish := []string{may.Direct}
 	if a.Submits {
-		publish = append(publish, "intents."+a.Principal)
+		publish = append(publish, may.Intents)
 	}
 	g.mu.Lock()
 	g.known[c.GetID()] = a
@@ -221,7 +222,7 @@ func (g *gate) Check(c server.ClientAuthentication) bool {
 		Username: a.Principal, Account: account, ConnectionDeadline: a.Expires,
 		Permissions: &server.Permissions{
 			Publish:   &server.SubjectPermission{Allow: publish},
-			Subscribe: &server.SubjectPermission{Allow: []string{inboxes, "verdicts." + a.Principal + ".*"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{may.Inboxes, may.Verdicts}},
 		},
 	})
 	return true
@@ -243,11 +244,11 @@ func (g *gate) account(s *server.Server, a Agent) (*server.Account, error) {
 		return nil, err
 	}
 	store := s.GlobalAccount()
-	verdicts := "verdicts." + a.Principal + ".*"
+	may := journal.SubjectsOf(a.Principal, a.Key)
 	return account, errors.Join(
-		account.AddServiceImport(store, "intents."+a.Principal, "intents."+a.Principal+"."+a.Key),
-		account.AddServiceImport(store, directGet+verdicts, directGet+verdicts),
-		account.AddStreamImport(store, verdicts, ""),
+		account.AddServiceImport(store, may.Intents, may.Stored),
+		account.AddServiceImport(store, may.Direct, may.Direct),
+		account.AddStreamImport(store, may.Verdicts, ""),
 	)
 }
 

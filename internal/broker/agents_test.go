@@ -141,7 +141,9 @@ func (p *port) as(key string) *agent {
 func (a *agent) violates(what string, do func() error) {
 	a.t.Helper()
 	for len(a.errs) > 0 {
-		_ = <-a.errs
+		if err := <-a.errs; !errors.Is(err, nats.ErrPermissionViolation) {
+			a.t.Errorf("before %s: %v", what, err)
+		}
 	}
 	if err := do(); err != nil {
 		a.t.Errorf("%s: %v", what, err)
