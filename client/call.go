@@ -27,27 +27,25 @@ type Answer struct {
 	Size   int64 // of the whole body; -1 if the server does not say, and there is more than Body
 }
 
-// Call makes one request. An answer that is not a success is a [*Problem]. Of a
-// body beyond the limit nothing is kept but its size.
+// Call makes a request. An answer that is not a success is a [*Problem]. Of a body
+// beyond the limit nothing is kept but its size. What changes something is sent again
+// only if its header has an Idempotency-Key.
 func (c *Client) Call(ctx context.Context, r Request) (Answer, error) {
-	answer, err := c.do(ctx, r.Method, r.Path, r.Body, r.Header)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer func() { _ = answer.Body.Close() }() // it was read, or the error says why not
 	limit := r.Limit
 	if limit == 0 {
 		limit = maxAnswer
 	}
-	out := Answer{Status: answer.StatusCode, Header: answer.Header, Size: answer.ContentLength}
-	if out.Size > limit {
-		return out, nil
+	answer, err := c.exchange(ctx, request{method: r.Method, path: r.Path, body: r.Body, header: r.Header, limit: limit, extra: longestWait})
+	if err != nil {
+		return Answer{}, err
 	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
+	defer func() { _ = answer.Body.Close() }() // it was read
+	out := Answer{Status: answer.StatusCode, Header: answer.Header, Size: answer.ContentLength}
+	body, err := io.ReadAll(answer.Body)
 	switch {
 	case err != nil:
 		return Answer{}, fmt.Errorf("read the answer: %w", err)
-	case int64(len(body)) > limit:
+	case out.Size > limit || int64(len(body)) > limit:
 		return out, nil
 	}
 	out.Body, out.Size = body, int64(len(body))

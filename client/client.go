@@ -1,10 +1,26 @@
 // Package client speaks to Counterfoil's HTTP API.
 //
-// It uses the standard library only and may be copied out. Calls are made once:
-// a failed submit may be repeated by its caller with the same key, which gives
-// the same operation. Only [Client.Watch] tries again by itself.
+// It uses the standard library only and may be copied out.
 //
-// An answer that is not a success is a [*Problem].
+// # Keys
+//
+// Everything that changes something carries an idempotency key, which names one
+// intent for ever. Make it once for each thing that is wanted, keep it with that,
+// and give it to [Client.Submit], or to [Client.Keyed] for the other calls. A call
+// that is given none makes one for itself and keeps it for all of its tries.
+//
+// # Errors
+//
+// An answer that is not a success is a [*Problem]; no answer at all is a
+// [*LostError]. Both say whether the same request may be sent again, when, and
+// with which key.
+//
+// # Tries
+//
+// A request whose answer was lost, and one whose problem says that the same request
+// may succeed later, is sent again by the client itself as [Retry] says, with the key
+// it had. It never makes another key for a request, sends nothing again after a
+// problem that says never, and gives up when the context ends.
 package client
 
 import (
@@ -30,11 +46,8 @@ import (
 
 const (
 	maxAnswer = 16 << 20 // bytes of a JSON answer
-	longPoll  = 30 * time.Second
 
-	watchTries = 8 // failures in a row after which Watch gives up
-	firstWait  = 250 * time.Millisecond
-	longestGap = 10 * time.Second
+	mediaProblem = "application/problem+json"
 )
 
 // ErrHeader says that a key has a control character and was not sent: it cannot
@@ -47,6 +60,8 @@ type Client struct {
 	key  string
 	http *http.Client
 	once string // the idempotency key of Keyed; "" makes one for each call
+
+	retry Retry
 }
 
 // Keyed gives a client whose calls that change something carry the idempotency
@@ -65,12 +80,13 @@ func (c *Client) onceKey() map[string]string {
 	if key == "" {
 		key = rand.Text()
 	}
-	return map[string]string{"Idempotency-Key": quote(key)}
+	return map[string]string{idempotencyKey: quote(key)}
 }
 
 // New makes a client for the server at baseURL, "http://127.0.0.1:8420". key is
 // the bearer text, "cf_…"; "" sends none. A nil hc means a client of its own
-// without redirects; its time limit, if any, must exceed the longest wait.
+// without redirects; its time limit, if any, must exceed the longest wait, and cuts
+// streams, which then go on in new ones.
 func New(baseURL, key string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(baseURL)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -143,8 +159,11 @@ type Operation struct {
 	NextPoll   int              `json:"next_poll_after"` // seconds; 0: nothing new by itself
 	// OriginalStatus is the HTTP status of the first answer where the call's key had
 	// recorded it before; 0 where it had not.
-	OriginalStatus int             `json:"original_status"`
-	Raw            json.RawMessage `json:"-"`
+	OriginalStatus int `json:"original_status"`
+	// ETag names what was shown, for If-None-Match and If-Match; "" where the
+	// operation came in a list, a batch or an event.
+	ETag string          `json:"-"`
+	Raw  json.RawMessage `json:"-"`
 }
 
 // Paused says who paused an operation and when: creates and collections rest.
@@ -241,22 +260,23 @@ type FieldError struct {
 
 // Problem is an answer that is not a success (RFC 9457).
 type Problem struct {
-	Type       string           `json:"type"`
-	Title      string           `json:"title"`
-	Status     int              `json:"status"`
-	Detail     string           `json:"detail"`
-	Instance   string           `json:"instance"`
-	RetryWith  string           `json:"retry_with"` // same_key, new_key or never: the key of the next try
-	Code       string           `json:"code"`       // for machines; "" if the answer was not from the API
-	Retryable  bool             `json:"retryable"`
-	Hint       string           `json:"hint"`
-	Errors     []FieldError     `json:"errors"`
-	Allowed    []string         `json:"allowed"`
-	Requires   string           `json:"requires"` // the scope that the key lacks
-	Operation  string           `json:"operation_id"`
-	State      string           `json:"state"`
-	Provider   *ProviderProblem `json:"problem"`
-	RetryAfter time.Duration    `json:"-"`
+	Type      string           `json:"type"`
+	Title     string           `json:"title"`
+	Status    int              `json:"status"`
+	Detail    string           `json:"detail"`
+	Instance  string           `json:"instance"`
+	RetryWith string           `json:"retry_with"` // SameKey, NewKey or Never: the key of the next try
+	Code      string           `json:"code"`       // for machines; "" if the answer was not from the API
+	Retryable bool             `json:"retryable"`
+	Hint      string           `json:"hint"`
+	Errors    []FieldError     `json:"errors"`
+	Allowed   []string         `json:"allowed"`
+	Requires  string           `json:"requires"` // the scope that the key lacks
+	Operation string           `json:"operation_id"`
+	State     string           `json:"state"`
+	Provider  *ProviderProblem `json:"problem"`
+	// RetryAfter is how long to wait before the next try; 0 if that was not said.
+	RetryAfter time.Duration `json:"-"`
 
 	raw json.RawMessage // as it came; nil if it was not from the API
 }
@@ -272,22 +292,14 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("HTTP %d: %s", p.Status, s)
 }
 
-// Submit asks for an operation under the caller's key. replayed says that the
-// key had named it before.
+// Submit asks for an operation under the caller's key. replayed says that the key
+// had named it before, which after a lost answer can be the doing of this very call.
 func (c *Client) Submit(ctx context.Context, key string, s Submission) (op Operation, replayed bool, err error) {
-	// Marshal would compact the parameters; only the caller's own bytes keep
-	// their spelling, so they are put in by hand.
-	params := s.Params
-	s.Params = json.RawMessage("0")
-	body, err := json.Marshal(s)
+	body, err := s.encode()
 	if err != nil {
 		return Operation{}, false, fmt.Errorf("submit: %w", err)
 	}
-	if len(params) == 0 {
-		params = json.RawMessage("{}")
-	}
-	body = bytes.Replace(body, []byte(`"params":0`), append([]byte(`"params":`), params...), 1)
-	r, err := c.do(ctx, http.MethodPost, "/v1/operations", body, map[string]string{"Idempotency-Key": quote(key)})
+	r, err := c.do(ctx, http.MethodPost, "/v1/operations", body, map[string]string{idempotencyKey: quote(key)})
 	if err != nil {
 		return Operation{}, false, err
 	}
@@ -295,90 +307,35 @@ func (c *Client) Submit(ctx context.Context, key string, s Submission) (op Opera
 	return op, r.Header.Get("Idempotent-Replayed") == "true", err
 }
 
+// encode is the submission's JSON. Marshal would compact the parameters; only the
+// caller's own bytes keep their spelling, so they are put in by hand.
+func (s Submission) encode() ([]byte, error) {
+	params := s.Params
+	s.Params = json.RawMessage("0")
+	body, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	if len(params) == 0 {
+		params = json.RawMessage("{}")
+	}
+	return bytes.Replace(body, []byte(`"params":0`), append([]byte(`"params":`), params...), 1), nil
+}
+
 // quote spells a key as a structured-field string.
 func quote(key string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
 }
 
+func operationPath(id string) string { return "/v1/operations/" + url.PathEscape(id) }
+
 // Get reads an operation.
 func (c *Client) Get(ctx context.Context, id string) (Operation, error) {
-	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id), nil, nil)
+	r, err := c.do(ctx, http.MethodGet, operationPath(id), nil, nil)
 	if err != nil {
 		return Operation{}, err
 	}
 	return readOperation(r)
-}
-
-// Wait reads an operation once it has another version than after, or is
-// terminal if untilTerminal is set; changed is false if the wait was over
-// before. The server may wait less than asked.
-func (c *Client) Wait(ctx context.Context, id string, after uint64, wait time.Duration, untilTerminal bool) (op Operation, changed bool, err error) {
-	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
-	if untilTerminal {
-		q.Set("until", "terminal")
-	}
-	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"?"+q.Encode(), nil, nil)
-	if err != nil {
-		return Operation{}, false, err
-	}
-	if r.StatusCode == http.StatusNotModified {
-		return Operation{}, false, r.Body.Close()
-	}
-	op, err = readOperation(r)
-	return op, err == nil, err
-}
-
-// Watch gives the operation as it is and then after each change it sees, until
-// it is done. Several changes between two looks are one. Lost connections and
-// retryable problems are tried again a few times; then, or at any other
-// problem, the error is the last thing given.
-func (c *Client) Watch(ctx context.Context, id string) iter.Seq2[Operation, error] {
-	return func(yield func(Operation, error) bool) {
-		var version uint64
-		failures := 0
-		for {
-			op, changed, err := c.Wait(ctx, id, version, longPoll, false)
-			switch {
-			case err == nil && changed:
-				failures = 0
-				version = op.Version
-				if !yield(op, nil) || op.Done {
-					return
-				}
-			case err == nil:
-				failures = 0
-			case ctx.Err() != nil:
-				yield(Operation{}, ctx.Err())
-				return
-			default:
-				var p *Problem
-				failures++
-				if errors.As(err, &p) && !p.Retryable || failures == watchTries {
-					yield(Operation{}, err)
-					return
-				}
-				if err := pause(ctx, failures, p); err != nil {
-					yield(Operation{}, err)
-					return
-				}
-			}
-		}
-	}
-}
-
-func pause(ctx context.Context, failures int, p *Problem) error {
-	wait := min(firstWait<<(failures-1), longestGap)
-	if p != nil {
-		wait = max(wait, min(p.RetryAfter, longestGap))
-	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // Filter bounds a list. Zero fields do not filter; a zero Limit is the server's.
@@ -430,6 +387,29 @@ func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
 	return p, nil
 }
 
+// Operations gives what [Client.List] lists, page after page, from the filter's
+// cursor to the end. An error is the last thing given. Operations that change
+// meanwhile move to the front and can be met twice, or not at all.
+func (c *Client) Operations(ctx context.Context, f Filter) iter.Seq2[Operation, error] {
+	return func(yield func(Operation, error) bool) {
+		for {
+			page, err := c.List(ctx, f)
+			if err != nil {
+				yield(Operation{}, err)
+				return
+			}
+			for _, op := range page.Items {
+				if !yield(op, nil) {
+					return
+				}
+			}
+			if f.Cursor = page.Next; f.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
 // Entry is one line of a timeline.
 type Entry struct {
 	Sequence uint64            `json:"seq"`
@@ -454,7 +434,7 @@ func (c *Client) Timeline(ctx context.Context, id string, after uint64) ([]Entry
 			Entries []Entry `json:"entries"`
 			Next    uint64  `json:"next_after"` // 0 at the end
 		}
-		err := c.read(ctx, "/v1/operations/"+url.PathEscape(id)+"/timeline?after="+strconv.FormatUint(after, 10), &page)
+		err := c.read(ctx, operationPath(id)+"/timeline?after="+strconv.FormatUint(after, 10), &page)
 		if err != nil {
 			return nil, err
 		}
@@ -498,7 +478,7 @@ func (c *Client) UnacceptedResult(ctx context.Context, id string) (*Result, erro
 }
 
 func (c *Client) result(ctx context.Context, id, query string) (*Result, error) {
-	r, err := c.do(ctx, http.MethodGet, "/v1/operations/"+url.PathEscape(id)+"/result"+query, nil, nil)
+	r, err := c.exchange(ctx, request{method: http.MethodGet, path: operationPath(id) + "/result" + query})
 	if err != nil {
 		return nil, err
 	}
@@ -556,7 +536,7 @@ func (c *Client) act(ctx context.Context, id, action, why string) (Operation, er
 	if err != nil {
 		return Operation{}, fmt.Errorf("%s: %w", action, err)
 	}
-	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/"+action, body, c.onceKey())
+	r, err := c.do(ctx, http.MethodPost, operationPath(id)+"/"+action, body, c.onceKey())
 	if err != nil {
 		return Operation{}, err
 	}
@@ -580,8 +560,8 @@ func (c *Client) Decide(ctx context.Context, id string, version uint64, key stri
 	if err != nil {
 		return Operation{}, fmt.Errorf("decide: %w", err)
 	}
-	r, err := c.do(ctx, http.MethodPost, "/v1/operations/"+url.PathEscape(id)+"/decisions", body, map[string]string{
-		"Idempotency-Key": quote(key), "If-Match": `"v` + strconv.FormatUint(version, 10) + `"`,
+	r, err := c.do(ctx, http.MethodPost, operationPath(id)+"/decisions", body, map[string]string{
+		idempotencyKey: quote(key), "If-Match": `"v` + strconv.FormatUint(version, 10) + `"`,
 	})
 	if err != nil {
 		return Operation{}, err
@@ -595,60 +575,33 @@ func (c *Client) Capabilities(ctx context.Context) (json.RawMessage, error) {
 	return out, c.read(ctx, "/v1/capabilities", &out)
 }
 
-// do makes one exchange. On success the body is the caller's to close.
+// do makes a request whose answer is read whole before it counts as one. The body
+// is the caller's to close.
 func (c *Client) do(ctx context.Context, method, path string, body []byte, header map[string]string) (*http.Response, error) {
-	var reader io.Reader
-	if body != nil {
-		reader = bytes.NewReader(body)
-	}
-	r, err := http.NewRequestWithContext(ctx, method, c.base+path, reader)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	if c.key != "" {
-		r.Header.Set("Authorization", "Bearer "+c.key)
-	}
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	for name, value := range header {
-		r.Header.Set(name, value)
-	}
-	for name, values := range r.Header {
-		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c == 0x7f }) {
-			return nil, fmt.Errorf("%s %s: %w: %s", method, path, ErrHeader, name)
-		}
-	}
-	answer, err := c.http.Do(r)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	if answer.StatusCode < 300 || answer.StatusCode == http.StatusNotModified {
-		return answer, nil
-	}
-	return nil, readProblem(answer)
+	return c.exchange(ctx, request{method: method, path: path, body: body, header: header, limit: maxAnswer})
 }
 
 // readProblem reads an answer that is not a success, whoever gave it.
-func readProblem(r *http.Response) error {
-	defer func() { _ = r.Body.Close() }() // the answer is an error already
+func readProblem(r *http.Response, body []byte) *Problem {
 	p := &Problem{Title: http.StatusText(r.StatusCode)}
 	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
-	if err != nil || media != "application/problem+json" || json.Unmarshal(body, p) != nil || p.Code == "" {
+	if media != mediaProblem || json.Unmarshal(body, p) != nil || p.Code == "" {
 		p = &Problem{
 			Title: http.StatusText(r.StatusCode), Detail: "the answer is not one of the API: " + http.StatusText(r.StatusCode),
-			Retryable: r.StatusCode == http.StatusBadGateway || r.StatusCode == http.StatusServiceUnavailable || r.StatusCode == http.StatusGatewayTimeout,
-			Hint:      "check the server's address and what stands between",
+			Hint: "check the server's address and what stands between",
+		}
+		// Of those whoever stands between says so when it could not hand the request
+		// on, or had no answer in time.
+		switch r.StatusCode {
+		case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			p.Retryable, p.RetryWith = true, SameKey
 		}
 	}
 	p.Status = r.StatusCode
 	if p.Code != "" {
 		p.raw = body
 	}
-	if n, err := strconv.Atoi(r.Header.Get("Retry-After")); err == nil && n > 0 {
-		p.RetryAfter = time.Duration(n) * time.Second
-	}
+	p.RetryAfter = retryAfter(r.Header)
 	return p
 }
 
@@ -682,6 +635,6 @@ func readOperation(r *http.Response) (Operation, error) {
 	if err != nil {
 		return Operation{}, err
 	}
-	op.Raw = raw
+	op.Raw, op.ETag = raw, r.Header.Get("ETag")
 	return op, nil
 }

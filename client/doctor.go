@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"net/http"
 	"time"
 )
 
@@ -30,7 +31,11 @@ func (c *Client) Doctor(ctx context.Context, probe bool) (Report, error) {
 	if probe {
 		path += "?probe=true"
 	}
+	answer, err := c.exchange(ctx, request{method: http.MethodGet, path: path, limit: maxAnswer, extra: 2 * time.Minute}) //nolint:bodyclose // decode closes it
+	if err != nil {
+		return Report{}, err
+	}
 	var r Report
-	err := c.read(ctx, path, &r)
+	_, err = decode(answer, &r)
 	return r, err
 }

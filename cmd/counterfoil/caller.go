@@ -20,7 +20,13 @@ import (
 	"github.com/counterfoil/counterfoil/internal/outbound"
 )
 
-const defaultServer = "http://127.0.0.1:7766"
+const (
+	defaultServer = "http://127.0.0.1:7766"
+
+	// commandTries lets a command outlive a lost answer or a short refusal, and tell a
+	// person within two seconds that there is no service. Who watches waits longer.
+	commandTries = 4
+)
 
 // serverAddress is that of the service, as the flags and the environment name it.
 func (a *app) serverAddress() string {
@@ -45,7 +51,7 @@ func (a *app) client() (*client.Client, error) {
 	if err != nil {
 		return nil, usage("%w", err)
 	}
-	return c, nil
+	return c.Retrying(client.Retry{Tries: commandTries}), nil
 }
 
 // readKey reads the file of an API key. One that others can read is refused, by the

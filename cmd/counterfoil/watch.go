@@ -163,6 +163,7 @@ func (a *app) tableLive(ctx context.Context, c *client.Client, on *screen, every
 // watchLive shows one operation in place until it is done, then prints the
 // lines that a.watch would have.
 func (a *app) watchLive(ctx context.Context, c *client.Client, id string, on *screen) error {
+	c = c.Retrying(client.Retry{})
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	type news struct {
@@ -230,6 +231,7 @@ func (a *app) watchLive(ctx context.Context, c *client.Client, id string, on *sc
 
 // watch prints a line for each change of an operation until it is done.
 func (a *app) watch(ctx context.Context, c *client.Client, id string) error {
+	c = c.Retrying(client.Retry{})
 	var f follow
 	enc := json.NewEncoder(a.stdout)
 	for op, err := range c.Watch(ctx, id) {

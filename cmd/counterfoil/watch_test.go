@@ -125,22 +125,24 @@ func hostile(t *testing.T, ended *atomic.Bool) *httptest.Server {
 		}
 		items = append(items, item)
 	}
+	items[2]["version"] = 3
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		var answer any = map[string]any{"items": items}
-		if strings.HasPrefix(r.URL.Path, "/v1/operations/") {
-			one := items[2]
-			if r.URL.Query().Get("after") != "0" {
-				for !ended.Load() && r.Context().Err() == nil {
-					time.Sleep(5 * time.Millisecond) // a long poll
-				}
-				one = map[string]any{"id": items[2]["id"], "state": "succeeded", "done": true, "terminal": true, "version": 9}
-			} else {
-				one["version"] = 3
-			}
-			answer = one
+		if !strings.HasSuffix(r.URL.Path, "/events") {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(map[string]any{"items": items})
+			return
 		}
-		_ = json.NewEncoder(w).Encode(answer)
+		w.Header().Set("Content-Type", "text/event-stream")
+		tell := func(name string, op map[string]any) {
+			text, _ := json.Marshal(map[string]any{"data": op})
+			fmt.Fprintf(w, "id: %v\nevent: dev.counterfoil.operation.%s.v1\ndata: %s\n\n", op["version"], name, text)
+			_ = http.NewResponseController(w).Flush()
+		}
+		tell("snapshot", items[2])
+		for !ended.Load() && r.Context().Err() == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+		tell("ended", map[string]any{"id": items[2]["id"], "state": "succeeded", "done": true, "terminal": true, "version": 9})
 	}))
 	t.Cleanup(s.Close)
 	return s

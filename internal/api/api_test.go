@@ -652,7 +652,7 @@ func TestEndToEnd(t *testing.T) {
 	waiting := make(chan struct{})
 	go func() {
 		close(waiting)
-		_, _, err := c.Wait(context.WithoutCancel(ctx), third.ID, third.Version, 50*time.Second, false)
+		_, _, err := c.Retrying(client.Retry{Tries: 1}).Poll(context.WithoutCancel(ctx), third, 50*time.Second)
 		waited <- err
 	}()
 	<-waiting

@@ -227,6 +227,7 @@ func start(t *testing.T) *site {
 	if s.operate, err = client.New(s.base, s.key, &http.Client{Transport: transport}); err != nil {
 		t.Fatal(err)
 	}
+	s.operate = s.operate.Retrying(client.Retry{Tries: 1})
 	return s
 }
 

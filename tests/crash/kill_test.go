@@ -203,7 +203,7 @@ func (s *site) caller(address string) *client.Client {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return c
+	return c.Retrying(client.Retry{Tries: 1})
 }
 
 // address is where the process answers, once it has said that it is ready.
@@ -260,7 +260,7 @@ func (p *process) submit(key string) client.Operation {
 func (p *process) until(id string, ok func(client.Operation) bool) client.Operation {
 	p.site.t.Helper()
 	var last client.Operation
-	for op, err := range p.client.Watch(p.site.context(), id) {
+	for op, err := range p.client.Retrying(client.Retry{}).Watch(p.site.context(), id) {
 		if err != nil {
 			p.site.t.Fatalf("%s is %s: %v\n%s", id, last.State, err, p.errors)
 		}

@@ -114,7 +114,7 @@ func run(ctx context.Context, o options) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.clients = append(d.clients, c)
+		d.clients = append(d.clients, c.Retrying(client.Retry{Tries: 1})) // it tries the next node instead
 	}
 	return d.run(ctx)
 }
