@@ -114,6 +114,7 @@ func agentOf(c ingest.Caller, err error) (broker.Agent, error) {
 		return broker.Agent{}, err
 	}
 	return broker.Agent{
-		Principal: c.Principal, Key: c.KeyID, Submits: c.May(ingest.Right{Action: ingest.ActSubmit}) == nil, Expires: c.Expires,
+		Principal: c.Principal, Key: c.KeyID, Submits: c.May(ingest.Right{Action: ingest.ActSubmit}) == nil,
+		Reads: c.May(ingest.Right{Action: ingest.ActRead}) == nil, Expires: c.Expires,
 	}, nil
 }

@@ -86,19 +86,17 @@ func (a *app) natsUsers(path, seeds, account string, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		submits := ingest.Caller{Scopes: k.May()}.May(ingest.Right{Action: ingest.ActSubmit}) == nil
-		writeAgent(&b, account, k.Principal, k.ID, public, submits)
+		who := ingest.Caller{Principal: k.Principal, Scopes: k.May()}
+		writeAgent(&b, account, k.Principal, k.ID, public, who)
 	}
 	_, err = a.stdout.Write(b.Bytes())
 	return err
 }
 
-func writeAgent(b *bytes.Buffer, account, principal, key, public string, submits bool) {
+func writeAgent(b *bytes.Buffer, account, principal, key, public string, who ingest.Caller) {
 	may := journal.SubjectsOf(principal, key)
-	publish := []string{may.Direct}
-	if submits {
-		publish = append(publish, may.Intents)
-	}
+	publish, subscribe := may.Permissions(
+		who.May(ingest.Right{Action: ingest.ActSubmit}) == nil, who.May(ingest.Right{Action: ingest.ActRead}) == nil)
 	quoted := func(list ...string) string { return `["` + strings.Join(list, `", "`) + `"]` }
 	fmt.Fprintf(b, `AGENT-%s-%s: {
   users: [
@@ -110,7 +108,7 @@ func writeAgent(b *bytes.Buffer, account, principal, key, public string, submits
     { stream: { account: %s, subject: %q } }
   ]
 }
-`, principal, key, public, quoted(publish...), quoted(may.Inboxes, may.Verdicts),
+`, principal, key, public, quoted(publish...), quoted(subscribe...),
 		account, may.Stored, may.Intents, account, may.Direct, account, may.Verdicts)
 }
 

@@ -42,6 +42,7 @@ func TestNATSUsers(t *testing.T) {
 	}
 	create("alice")
 	create("bob", "--scope", "read:own")
+	create("carol", "--scope", "submit:*/*")
 	agents := natsUsersOf(t, keys, seeds)
 	if again := natsUsersOf(t, keys, seeds); again != agents {
 		t.Errorf("written again it is another:\n%s\n%s", agents, again)
@@ -154,6 +155,7 @@ func TestNATSUsers(t *testing.T) {
 		t.Errorf("a verdict: %v %v", m, err)
 	}
 	bob, bobRefused := connect("bob")
+	carol, carolRefused := connect("carol")
 	for _, c := range []struct {
 		conn    *nats.Conn
 		refused chan error
@@ -163,6 +165,8 @@ func TestNATSUsers(t *testing.T) {
 		{alice, refused, "facts.0.01.op_a"},
 		{alice, refused, "$JS.API.STREAM.INFO.LEDGER"},
 		{alice, refused, "$JS.API.DIRECT.GET.VERDICTS.verdicts.bob.h"},
+		{carol, carolRefused, "$JS.API.DIRECT.GET.VERDICTS.verdicts.carol.h"},
+		{carol, carolRefused, "intents.bob"},
 		{bob, bobRefused, "intents.bob"},
 		{bob, bobRefused, "intents.alice"},
 	} {

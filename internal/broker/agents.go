@@ -44,6 +44,7 @@ type Agents struct {
 type Agent struct {
 	Principal, Key string // 1 to 64 of a-z, 0-9, _ and -
 	Submits        bool   // may publish intents
+	Reads          bool   // may read the verdicts of its principal
 	Expires        time.Time
 }
 
@@ -174,7 +175,7 @@ func (g *gate) sweep() {
 }
 
 func (a Agent) same(b Agent) bool {
-	return a.Principal == b.Principal && a.Key == b.Key && a.Submits == b.Submits && a.Expires.Equal(b.Expires)
+	return a.Principal == b.Principal && a.Key == b.Key && a.Submits == b.Submits && a.Reads == b.Reads && a.Expires.Equal(b.Expires)
 }
 
 // Check implements server.Authentication.
@@ -211,10 +212,7 @@ func (g *gate) Check(c server.ClientAuthentication) bool {
 		return false
 	}
 	may := journal.SubjectsOf(a.Principal, a.Key)
-	publish := []string{may.Direct}
-	if a.Submits {
-		publish = append(publish, may.Intents)
-	}
+	publish, subscribe := may.Permissions(a.Submits, a.Reads)
 	g.mu.Lock()
 	g.known[c.GetID()] = a
 	g.mu.Unlock()
@@ -222,7 +220,7 @@ func (g *gate) Check(c server.ClientAuthentication) bool {
 		Username: a.Principal, Account: account, ConnectionDeadline: a.Expires,
 		Permissions: &server.Permissions{
 			Publish:   &server.SubjectPermission{Allow: publish},
-			Subscribe: &server.SubjectPermission{Allow: []string{may.Inboxes, may.Verdicts}},
+			Subscribe: &server.SubjectPermission{Allow: subscribe},
 		},
 	})
 	return true

@@ -33,9 +33,11 @@ type doorman struct {
 
 func (d *doorman) Admit(key string) (broker.Agent, error) {
 	who, ok := map[string]broker.Agent{
-		"cf_k1.alice": {Principal: "alice", Key: "k1", Submits: true},
-		"cf_k2.bob":   {Principal: "bob", Key: "k2", Submits: true},
-		"cf_k3.read":  {Principal: "alice", Key: "k3"},
+		"cf_k1.alice": {Principal: "alice", Key: "k1", Submits: true, Reads: true},
+		"cf_k2.bob":   {Principal: "bob", Key: "k2", Submits: true, Reads: true},
+		"cf_k3.read":  {Principal: "alice", Key: "k3", Reads: true},
+		"cf_k4.write": {Principal: "alice", Key: "k4", Submits: true},
+		"cf_k5.none":  {Principal: "alice", Key: "k5"},
 	}[key]
 	if !ok {
 		return broker.Agent{}, errors.New("nobody")
@@ -243,6 +245,12 @@ func TestAgentReadsItsOwnVerdicts(t *testing.T) {
 	if m, err := alice.Request(direct+"verdicts.alice.none", nil, 10*time.Second); err != nil || m.Header.Get("Status") != "404" {
 		t.Errorf("none: %+v %v", m, err)
 	}
+	// A wildcard in place of the token stays among its own.
+	for _, token := range []string{"*", ">"} {
+		if m, err := alice.Request(direct+"verdicts.alice."+token, nil, 10*time.Second); err != nil || strings.Contains(string(m.Data), "bob") {
+			t.Errorf("%s: %+v %v", token, m, err)
+		}
+	}
 	// What is asked for in the body does not lead past the subject.
 	for _, ask := range []string{`{"last_by_subj":"verdicts.bob.h"}`, `{"multi_last":["verdicts.bob.h"]}`, `{"seq":2}`, `{"next_by_subj":"verdicts.bob.h"}`} {
 		if m, err := alice.Request(direct+"verdicts.alice.h", []byte(ask), 10*time.Second); err != nil || strings.Contains(string(m.Data), "bob") {
@@ -252,6 +260,7 @@ func TestAgentReadsItsOwnVerdicts(t *testing.T) {
 	for what, do := range map[string]func() error{
 		"read of another's verdict":      func() error { return alice.PublishRequest(direct+"verdicts.bob.h", "_INBOX.x", nil) },
 		"read of all verdicts":           func() error { return alice.PublishRequest(direct[:len(direct)-1], "_INBOX.x", []byte(`{"seq":2}`)) },
+		"read by a wildcard":             func() error { return alice.PublishRequest(direct+"verdicts.*.h", "_INBOX.x", nil) },
 		"read of what was rejected":      func() error { return alice.PublishRequest(direct+"rejected.alice.1", "_INBOX.x", nil) },
 		"subscription to another's":      func() error { _, err := alice.SubscribeSync("verdicts.bob.*"); return err },
 		"subscription to everybody's":    func() error { _, err := alice.SubscribeSync("verdicts.>"); return err },
@@ -284,6 +293,13 @@ func TestEverythingElseIsClosed(t *testing.T) {
 		alice.violates("publish on "+subject, func() error { return alice.PublishRequest(subject, "_INBOX.alice.x", []byte("{}")) })
 	}
 	reader.violates("an intent without the right to submit", func() error { return reader.Publish("intents.alice", nil) })
+	for _, key := range []string{"cf_k4.write", "cf_k5.none"} {
+		blind := p.as(key)
+		blind.violates("a verdict without the right to read", func() error { return blind.Publish("$JS.API.DIRECT.GET.VERDICTS.verdicts.alice.h", nil) })
+		blind.violates("verdicts without the right to read", func() error { _, err := blind.SubscribeSync("verdicts.alice.*"); return err })
+		blind.violates("another's intent", func() error { return blind.Publish("intents.bob", nil) })
+		blind.violates("a fact", func() error { return blind.Publish("facts.0.01.op_a", nil) })
+	}
 
 	// The server answers where it is told to, and never in the store's subjects.
 	bob := p.as("cf_k2.bob")

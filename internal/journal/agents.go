@@ -29,6 +29,24 @@ func SubjectsOf(principal, key string) AgentSubjects {
 	}
 }
 
+// Permissions are the subjects that a key may publish on, as a publish or a request,
+// and subscribe to. Whoever may not read gets no verdicts: they are on all intents of
+// the principal. The list to publish on may be empty, which servers take for everything,
+// so that it then names the inboxes, where nobody hears but the agent itself.
+func (s AgentSubjects) Permissions(submits, reads bool) (publish, subscribe []string) {
+	subscribe = []string{s.Inboxes}
+	if reads {
+		publish, subscribe = append(publish, s.Direct), append(subscribe, s.Verdicts)
+	}
+	if submits {
+		publish = append(publish, s.Intents)
+	}
+	if len(publish) == 0 {
+		publish = []string{s.Inboxes}
+	}
+	return publish, subscribe
+}
+
 const directVerdicts = apiPrefix + "DIRECT.GET." + string(Verdicts) + "."
 
 // AgentExports are what the store's account lets other accounts have: services, which
