@@ -51,7 +51,7 @@ arch: ## levels, purity and the other laws of tests/architecture
 # The field cases, the crash tests, the canaries, the races over INDEX, the cluster, the fleet and the commands' scripts take
 # minutes under the detector and run the same roles as tests/harness and tests/simulation: they are in
 # race-all alone.
-race: SLOW = -e tests/cases -e tests/crash -e tests/canary -e tests/index -e tests/cluster -e tests/fleet -e tests/growth -e tests/watchers -e cmd/counterfoil
+race: SLOW = -e tests/cases -e tests/crash -e tests/canary -e tests/index -e tests/cluster -e tests/fleet -e tests/growth -e tests/throughput -e cmd/counterfoil
 race: ## the race detector on every package with goroutines but the slow ones, in short form
 race-all: SLOW = -e nothing-is-left-out
 race-all: ## the race detector on every package with goroutines, in short form
