@@ -105,8 +105,8 @@ func (a *app) serveProfiled(ctx context.Context, o options, log *slog.Logger) er
 }
 
 func (a *app) serve(ctx context.Context, o options, log *slog.Logger) error {
-	if o.Identity != "" || o.Keys != "" {
-		return usage("--identity and --keys go with --nats: the embedded store has both in its data directory")
+	if o.Identity != "" || o.Keys != "" || o.Intents {
+		return usage("--identity, --keys and --nats-agents go with --nats: the embedded store has the files in its data directory, and --nats-listen lets agents in")
 	}
 	for {
 		l, err := open(ctx, o, nil, log, nil)

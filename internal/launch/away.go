@@ -167,6 +167,7 @@ func open(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, log *
 		return nil, checkHint(err)
 	}
 	c.Store, c.Check, c.Regained, c.StoreTime = a.nats, a.nats.Check, regained, a.nats.Time
+	c.Intents = o.Intents
 	c.ClockDifference, c.Seats, c.Drain = o.ClockDifference, seats{a.nats}, o.Drain
 	a.service, err = wire.New(ctx, *c)
 	return a, err

@@ -40,6 +40,7 @@ type Options struct {
 	// Of a process on a store elsewhere.
 	Identity        string // file
 	Keys            string // file
+	Intents         bool   // the servers let agents in
 	ClockDifference time.Duration
 	Drain           time.Duration
 }
@@ -96,6 +97,7 @@ func (o *Options) AwayFlags(f *pflag.FlagSet, roles wire.Roles) {
 	}
 	if roles.Any(wire.Ingest) {
 		f.StringVar(&o.Keys, "keys", "", "file of API keys (with --nats)")
+		f.BoolVar(&o.Intents, "nats-agents", false, "the servers let agents in (counterfoil nats-users), and the description of the API says so (with --nats)")
 	}
 	if roles.Any(wire.Poller) {
 		f.DurationVar(&o.Drain, "drain", 20*time.Second, "how long calls under way may go on once it is told to stop, 0s to 10m (with --nats)")

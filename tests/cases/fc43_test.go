@@ -86,6 +86,17 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 
+		// Verdicts show operations, too: one that was just taken, and one that has ended.
+		for _, p := range places {
+			for _, pause := range []time.Duration{0, time.Minute} {
+				time.Sleep(pause)
+				publish(t, h, p.name, "", fmt.Sprintf(`{"provider":%q,"params":{"correlation":%q}}`, p.name, "intent "+p.name))
+				if v := verdict(t, h, p.name); v.Operation == nil {
+					t.Fatalf("the intent to %s: %+v", p.name, v)
+				}
+			}
+		}
+
 		// Each way to fail has happened.
 		for _, f := range forced {
 			if !slices.ContainsFunc(h.Sim.Requests(f), func(r simulator.Request) bool { return r.Fault != "" }) {
@@ -122,8 +133,8 @@ func TestFC43SecretsShowNowhere(t *testing.T) {
 				from = m.Sequence + 1
 			}
 			// Nothing is in CONTROL before a hold, nor in SLOTS where one process
-			// counts an account's limits by itself.
-			if n == 0 && stream != journal.Control && stream != journal.Slots {
+			// counts an account's limits by itself, nor in INTENTS once all are answered.
+			if n == 0 && stream != journal.Control && stream != journal.Slots && stream != journal.Intents {
 				t.Errorf("nothing was read of %s", stream)
 			}
 		}
