@@ -252,10 +252,9 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 			return View{}, false, fmt.Errorf("decide on %s: %w", r.ID, err)
 		}
 		if fact.Claim != events.ClaimOwn {
-			return View{}, false, &Refusal{
-				Code: CodeJobOwned, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase, Detail: "another operation has this job",
-				Errors: []FieldError{{Field: "/job_id", Code: FieldNotAllowed, Message: "belongs to another operation"}},
-			}
+			refusal := jobOwned("/job_id")
+			refusal.Operation, refusal.Trace, refusal.State = s.Operation, s.TraceID(), s.Phase
+			return View{}, false, refusal
 		}
 	}
 	// A crash before the append leaves no decision; after it the retry finds the

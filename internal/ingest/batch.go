@@ -356,6 +356,7 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batc
 			refused.add(i, err)
 		}
 	}
+	twiceAdopted(items, fresh, &refused)
 	if err := refused.whole(); err != nil || len(fresh) == 0 {
 		return out, false, err
 	}
@@ -363,6 +364,14 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batc
 		return nil, false, refusal
 	}
 	if err := v.keepAll(ctx, items, fresh); err != nil {
+		return nil, false, err
+	}
+	// Each was found free just now. One that another operation took since leaves the
+	// claims before it, for the same request to find.
+	for _, i := range fresh {
+		refused.add(i, v.claimAdopted(ctx, items[i].plan.intent, items[i].id))
+	}
+	if err := refused.whole(); err != nil {
 		return nil, false, err
 	}
 	var drafts sync.WaitGroup

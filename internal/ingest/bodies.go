@@ -23,9 +23,15 @@ type SubmitBody struct {
 	Approval  *string           `json:"approval" required:"false" maxLength:"1024" doc:"A note on who approved it, at most 1024 bytes. It is kept and shown in the timeline."`
 	Replaces  *string           `json:"replaces" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one takes the place of. Refused while that may still create a job."`
 	RetryOf   *string           `json:"retry_of" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one is another try of. Refused while that may still create a job."`
+	Adopt     *AdoptBody        `json:"adopt" required:"false" doc:"Follow a job that was created elsewhere, and create none."`
 	Overlap   *bool             `json:"allow_overlap" required:"false" doc:"true: with replaces or retry_of, two jobs at once are acceptable."`
 	Validate  *bool             `json:"validate_only" required:"false" doc:"true: check everything, the key too, record nothing, and answer with what would be recorded. It is no part of the request's identity and uses no key up. In a batch it stands beside the items."`
 	Session   *string           `json:"session" required:"false" maxLength:"1024" example:"run-7" doc:"A label of at most 1024 bytes by which GET /v1/operations?session= finds the operation. It is no part of the request's identity: the same request under the same key in another session is a replay."`
+}
+
+// AdoptBody names a job that was created elsewhere.
+type AdoptBody struct {
+	JobID *string `json:"job_id" nullable:"false" minLength:"1" maxLength:"1024" example:"job-7" doc:"The provider's id of the job. Whether there is such a job the first status read says."`
 }
 
 // BatchBody asks for several operations.

@@ -42,6 +42,8 @@ type Submission struct {
 	// AllowOverlap: a second job beside that of the operation it names is acceptable.
 	AllowOverlap bool
 	Session      string
+	// Adopt is the job to follow instead of creating one; "" for none.
+	Adopt string
 	// ValidateOnly is no part of what is asked for: nothing is to be recorded.
 	ValidateOnly bool
 
@@ -125,6 +127,15 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.RetryOf = id("/retry_of", w.RetryOf)
 	if s.AllowOverlap = w.Overlap != nil && *w.Overlap; s.AllowOverlap && s.Replaces == "" && s.RetryOf == "" {
 		add(Wrong("/allow_overlap", FieldNotAllowed, "goes with replaces or retry_of", nil))
+	}
+	if w.Adopt != nil {
+		if w.Adopt.JobID == nil || *w.Adopt.JobID == "" {
+			add(Wrong("/adopt/job_id", FieldRequired, "must be given", nil))
+		}
+		s.Adopt = text("/adopt/job_id", w.Adopt.JobID, MaxText)
+		if w.NotBefore != nil {
+			add(Wrong("/not_before", FieldNotAllowed, "is about a create, and one that adopts sends none", nil))
+		}
 	}
 	if s.RetryOf != "" && s.RetryOf == s.Replaces {
 		add(Wrong("/retry_of", FieldNotAllowed, "is the operation that replaces names", nil))

@@ -102,6 +102,9 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
 	v.cfg.Journal.Keep(intent.Payload, s.Params) // for the create
+	if err := v.claimAdopted(ctx, intent, id); err != nil {
+		return View{}, false, err
+	}
 	// Its request is named by a later fact, and by then is likely to be stored. The
 	// worker stores it otherwise.
 	var draft sync.WaitGroup
@@ -205,12 +208,18 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	if v.cfg.Bound != nil {
 		in.BaseURL, in.CallbackURL = v.cfg.Bound(s.Provider, s.Account, id)
 	}
-	request, prepares, err := checkParams(c, in)
+	var request contract.Request
+	var prepares uint64
+	if s.Adopt != "" {
+		err = v.checkAdoption(ctx, c, s, in, id)
+	} else {
+		request, prepares, err = checkParams(c, in)
+	}
 	if err != nil {
 		return plan{}, err
 	}
 	promises.Prepares = prepares
-	if v.cfg.Bound != nil && prepares == 0 {
+	if s.Adopt == "" && v.cfg.Bound != nil && prepares == 0 {
 		p.create = contract.EncodeRequest(request)
 	}
 	if p.before, err = v.predecessors(ctx, r.Caller, s, id); err != nil {
@@ -220,7 +229,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Principal: r.Caller.Principal, KeyID: r.Caller.KeyID, Session: s.Session, Approval: s.Approval,
 		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
-		Replaces: s.Replaces, RetryOf: s.RetryOf, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
+		Replaces: s.Replaces, RetryOf: s.RetryOf, Adopt: s.Adopt, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
 	}
 	return p, nil

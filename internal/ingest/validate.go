@@ -146,6 +146,13 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, items []ite
 		return out, nil
 	}
 	var refused refusals
+	var fresh []int
+	for i := range items {
+		if errs[i] == nil && items[i].found == nil {
+			fresh = append(fresh, i)
+		}
+	}
+	twiceAdopted(items, fresh, &refused)
 	for i, err := range errs {
 		refused.add(i, err)
 	}
