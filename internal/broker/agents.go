@@ -84,6 +84,15 @@ func (a *Agents) options(o *server.Options, gate *gate) error {
 	}
 	if port == 0 {
 		port = server.RANDOM_PORT
+	} else {
+		// The server would say so only after all of the time that it has to get ready.
+		l, err := net.Listen("tcp", a.Listen) //nolint:noctx // it does not wait
+		if err != nil {
+			return fmt.Errorf("listen for agents: %w", err)
+		}
+		if err := l.Close(); err != nil {
+			return fmt.Errorf("listen for agents: %w", err)
+		}
 	}
 	o.Host, o.Port, o.DontListen = host, port, false
 	o.MaxConn, o.MaxSubs = mostConns, mostSubs

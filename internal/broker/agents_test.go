@@ -395,6 +395,11 @@ func TestAgentsByTLS(t *testing.T) {
 }
 
 func TestAgentsNeedWhatTheyNeed(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
 	admit := (&doorman{}).Admit
 	still := (&doorman{}).Still
 	for name, c := range map[string]struct {
@@ -406,6 +411,7 @@ func TestAgentsNeedWhatTheyNeed(t *testing.T) {
 		"a name without TLS":           {broker.Agents{Listen: "localhost:0", Admit: admit, Still: still}, "", "certificate"},
 		"no port":                      {broker.Agents{Listen: "127.0.0.1", Admit: admit, Still: still}, "", "port"},
 		"a port that is none":          {broker.Agents{Listen: "127.0.0.1:x", Admit: admit, Still: still}, "", "65535"},
+		"an address that is taken":     {broker.Agents{Listen: taken.Addr().String(), Admit: admit, Still: still}, "", "listen for agents"},
 		"nobody to ask":                {broker.Agents{Listen: "127.0.0.1:0"}, "", "who agents are"},
 		"two addresses":                {broker.Agents{Listen: "127.0.0.1:0", Admit: admit, Still: still}, "127.0.0.1:0", "one address"},
 	} {
