@@ -18,7 +18,7 @@ OPEN        ?= 1000 10000 100000
 FIND = find . \( -name testdata -o -name '.?*' -o -name '_*' -o -path ./tools \) -prune -o -name '*.go' -print
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test fuzz simulate mutants interop cluster-test demo drill bench growth deadcode
+.PHONY: help check fmt-check fmt vet staticcheck lint arch race race-all mod test clients fuzz simulate mutants interop cluster-test demo drill bench growth deadcode
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -51,7 +51,7 @@ arch: ## levels, purity and the other laws of tests/architecture
 # The field cases, the crash tests, the canaries, the races over INDEX, the cluster, the fleet and the commands' scripts take
 # minutes under the detector and run the same roles as tests/harness and tests/simulation: they are in
 # race-all alone.
-race: SLOW = -e tests/cases -e tests/crash -e tests/canary -e tests/index -e tests/cluster -e tests/fleet -e tests/growth -e tests/throughput -e cmd/counterfoil
+race: SLOW = -e tests/cases -e tests/crash -e tests/canary -e tests/index -e tests/cluster -e tests/fleet -e tests/growth -e tests/throughput -e tests/clients -e cmd/counterfoil
 race: ## the race detector on every package with goroutines but the slow ones, in short form
 race-all: SLOW = -e nothing-is-left-out
 race-all: ## the race detector on every package with goroutines, in short form
@@ -68,6 +68,12 @@ mod: ## go.mod files tidy, downloaded modules unchanged
 
 test: ## all tests, as the README says
 	$(GO) test ./...
+
+# Those that CLIENTS lists must run: python takes Python 3.10, node takes Node.js 20, and
+# the npm registry for tsc. Where that does not answer a line says so.
+CLIENTS ?= python,node
+clients: ## the Python and the TypeScript client against serve, every second answer lost
+	COUNTERFOIL_CLIENTS=$(CLIENTS) $(GO) test -count=1 -v -timeout=5m ./tests/clients
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@targets=$$($(FIND) | grep '_test\.go$$' | xargs grep -HoE '^func Fuzz[A-Za-z0-9_]+'); \

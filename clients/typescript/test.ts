@@ -1,0 +1,133 @@
+// What the client promises, against a service whose every second answer is lost. The
+// same as in ../python/test_counterfoil.py; tests/clients starts it all.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+
+import { Client, Lost, newKey, Operation, Problem, Submission } from "./counterfoil.js";
+
+const need = (name: string): string => process.env[name] ?? assert.fail(`${name} is not set`);
+const key = need("COUNTERFOIL_KEY");
+const connect = (name = "COUNTERFOIL_SERVER"): Client => new Client(need(name), key, { first: 0.01, longest: 0.1 });
+const submitted = new Set<string>();
+const minute = (): { signal: AbortSignal } => ({ signal: AbortSignal.timeout(60_000) });
+
+async function submit(c: Client, name: string, more: Partial<Submission> = {}): Promise<Operation> {
+  const op = await c.submit(name, { provider: "example", params: { correlation: name, n: 1 }, ...more }, minute());
+  submitted.add(op.id);
+  return op;
+}
+
+async function all<T>(list: AsyncIterable<T>): Promise<T[]> {
+  const out: T[] = [];
+  for await (const item of list) {
+    out.push(item);
+  }
+  return out;
+}
+
+async function refused(call: Promise<unknown>): Promise<Problem> {
+  const error: unknown = await call.then(() => assert.fail("it was not refused"), (e: unknown) => e);
+  assert(error instanceof Problem, String(error));
+  return error;
+}
+
+const tests: { [name: string]: () => Promise<void> } = {
+  async "one operation for each intent"() {
+    const c = connect();
+    for (let i = 0; i < 3; i++) {
+      const op = await submit(c, `ts-${i}`);
+      assert.equal((await c.wait(op.id, minute())).state, "succeeded");
+      const same = await submit(c, `ts-${i}`);
+      assert.deepEqual([same.id, same.original_status], [op.id, 202]);
+      const r = await c.result(op.id);
+      assert(r.data.length > 0 && r.sha256.length === 64);
+    }
+    const items = [0, 1].map((i) => ({ operation: { provider: "example", params: { correlation: `ts-b${i}` } } }));
+    const batch = await c.submitBatch("ts-batch", items, "atomic", minute());
+    batch.items.forEach((item) => submitted.add(item.operation?.id ?? assert.fail()));
+    const seen = new Set<string>();
+    const { signal } = minute();
+    while ([...submitted].some((id) => !seen.has(id))) { // the list follows a little behind
+      (await all(c.operations({ limit: 2 }, { signal }))).forEach((op) => seen.add(op.id));
+    }
+  },
+
+  async "watch resumes"() {
+    const c = connect();
+    const op = await submit(c, "ts-watch");
+    const seen = await all(c.watch(op.id, minute()));
+    const versions = seen.map((o) => o.version);
+    assert.deepEqual(versions, [...new Set(versions)].sort((a, b) => a - b));
+    assert.equal(seen.at(-1)?.state, "succeeded");
+    const told = (await all(c.events(op.id, "0", minute()))).flatMap((e) => e.entry?.seq ?? []);
+    assert.deepEqual(told, (await all(c.timeline(op.id))).map((e) => e.seq));
+  },
+
+  async "watch without streams"() {
+    const c = connect("COUNTERFOIL_NO_STREAMS");
+    const op = await submit(c, "ts-polls");
+    assert.equal((await all(c.watch(op.id, minute()))).at(-1)?.state, "succeeded");
+    await assert.rejects(all(c.events(op.id, "", minute())));
+  },
+
+  async "decide and cancel"() {
+    const c = connect();
+    let op = await submit(c, "ts-lost", { provider: "example-ask", account: "lost" });
+    op = await c.wait(op.id, minute());
+    assert.deepEqual([op.state, op.terminal], ["quarantined", false]);
+    assert.equal((await c.decide(op.id, op.version, "ts-decide", { kind: "abandon", why: "no" })).state, "abandoned");
+    op = await submit(c, "ts-later", { not_before: new Date(Date.now() + 600_000).toISOString() });
+    assert((await c.pause(op.id)).paused);
+    assert(!(await c.resume(op.id, { key: "ts-resume" })).paused);
+    const early = await refused(c.result(op.id));
+    assert.deepEqual([early.code, early.retryable, early.retryWith], ["result_not_ready", true, "same_key"]);
+    const soon = (): { signal: AbortSignal } => ({ signal: AbortSignal.timeout(500) });
+    await assert.rejects(c.wait(op.id, soon()), { name: "TimeoutError" });
+    await assert.rejects(all(c.watch(op.id, soon())), { name: "TimeoutError" });
+    await c.cancel(op.id, { why: "not needed" });
+    assert.equal((await c.wait(op.id, minute())).state, "cancelled");
+    const gone = await refused(c.result(op.id));
+    assert.deepEqual([gone.status, gone.retryWith], [404, "never"]);
+    assert("providers" in (await c.capabilities()));
+  },
+
+  async "which are sent again"() {
+    const media = { "Content-Type": "application/problem+json" };
+    const body = (retryable: boolean, retry_with: string): string => JSON.stringify({ code: "x", retryable, retry_with });
+    const cases: [string, number, { [name: string]: string }, string, number][] = [
+      ["may pass", 503, media, body(true, "same_key"), 4],
+      ["a gateway", 502, {}, "", 4],
+      ["cut", 200, { "Content-Length": "9" }, "{", 4],
+      ["never", 503, media, body(true, "never"), 1],
+      ["a new key", 400, media, body(true, "new_key"), 1],
+      ["corrected", 422, media, body(false, "same_key"), 1],
+      ["how it stands", 409, media, body(true, "same_key"), 1],
+      ["later than it waits", 503, { ...media, "Retry-After": "3600" }, body(true, "same_key"), 1],
+    ];
+    for (const [name, status, headers, text, tries] of cases) {
+      const keys: unknown[] = [];
+      const server = createServer((r, w) => {
+        keys.push(r.headers["idempotency-key"]);
+        w.writeHead(status, headers).write(text, () => (name === "cut" ? w.destroy() : w.end()));
+      });
+      await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+      const c = new Client(`http://127.0.0.1:${(server.address() as AddressInfo).port}`, key, { tries: 4, first: 0.001, longest: 0.01 });
+      await assert.rejects(c.cancel("op_1", minute()), (e: unknown) => e instanceof Problem || e instanceof Lost);
+      assert.deepEqual([name, keys.length, new Set(keys).size, typeof keys[0]], [name, tries, 1, "string"]);
+      server.closeAllConnections();
+      server.close();
+    }
+    assert.notEqual(newKey(), newKey());
+    await assert.rejects(new Client("http://127.0.0.1:1", key, { tries: 3, first: 0.001 }).submit("k", { provider: "example" }), { name: "Lost", key: "k", tries: 3 });
+    assert.throws(() => new Client("ftp://x"));
+  },
+};
+
+for (const [name, test] of Object.entries(tests)) {
+  await test().catch((error: unknown) => {
+    throw new Error(name, { cause: error });
+  });
+  console.error(`ok: ${name}`);
+}
+console.log(JSON.stringify({ submitted: [...submitted].sort() }));
