@@ -29,6 +29,7 @@ import (
 type doorman struct {
 	mu      sync.Mutex
 	revoked map[string]bool // by key; guarded by mu
+	end     time.Time       // of a key that expires
 }
 
 func (d *doorman) Admit(key string) (broker.Agent, error) {
@@ -38,6 +39,7 @@ func (d *doorman) Admit(key string) (broker.Agent, error) {
 		"cf_k3.read":  {Principal: "alice", Key: "k3", Reads: true},
 		"cf_k4.write": {Principal: "alice", Key: "k4", Submits: true},
 		"cf_k5.none":  {Principal: "alice", Key: "k5"},
+		"cf_k6.brief": {Principal: "alice", Key: "k6", Submits: true, Expires: d.end},
 	}[key]
 	if !ok {
 		return broker.Agent{}, errors.New("nobody")
@@ -358,6 +360,21 @@ func TestRevokedKeyIsCutOff(t *testing.T) {
 	}
 	if err := bob.Flush(); err != nil {
 		t.Errorf("another was cut off, too: %v", err)
+	}
+}
+
+// TestKeyThatExpiresIsCutOff at its end, without anybody being asked.
+func TestKeyThatExpiresIsCutOff(t *testing.T) {
+	p := openPort(t, nil, nil)
+	p.doorman.end = time.Now().Add(time.Second)
+	brief := p.as("cf_k6.brief")
+	select {
+	case <-brief.closed:
+		if time.Now().Before(p.doorman.end) {
+			t.Error("it was cut off too early")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it was not cut off")
 	}
 }
 

@@ -249,9 +249,9 @@ func TestPrincipalsAreApart(t *testing.T) {
 	})
 }
 
-// TestEveryStep makes each call to the store go wrong in turn, undone and done: the
+// TestEveryCall makes each call to the store go wrong in turn, undone and done: the
 // intent is answered in the end, it is one operation, and nothing is left.
-func TestEveryStep(t *testing.T) {
+func TestEveryCall(t *testing.T) {
 	type step struct {
 		call memory.Call
 		n    int
