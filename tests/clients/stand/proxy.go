@@ -32,7 +32,7 @@ type Proxy struct {
 type Asked struct {
 	Method, Path, Key, LastEvent string
 	Status                       int
-	Lost                         bool
+	Replayed, Lost               bool // Replayed: the key had been seen before
 }
 
 // Faults are what a Proxy does. The zero value does nothing.
@@ -84,7 +84,10 @@ func (p *Proxy) Requests() []Asked {
 
 func (p *Proxy) answer(w *http.Response) error {
 	r := w.Request
-	a := Asked{r.Method, r.URL.Path, r.Header.Get("Idempotency-Key"), r.Header.Get("Last-Event-ID"), w.StatusCode, false}
+	a := Asked{
+		Method: r.Method, Path: r.URL.Path, Key: r.Header.Get("Idempotency-Key"), LastEvent: r.Header.Get("Last-Event-ID"), Status: w.StatusCode,
+		Replayed: w.Header.Get("Idempotent-Replayed") == "true",
+	}
 	stream := strings.HasPrefix(w.Header.Get("Content-Type"), "text/event-stream")
 	p.mu.Lock()
 	name := a.Method + " " + a.Path + " " + a.Key
