@@ -191,6 +191,7 @@ func (h *handler) routes() []route {
 			get(catalogPath, true, h.catalog, catalogSheet()),
 			post("/v1/operations", bodyJSON, h.submit, submitSheet()),
 			post("/v1/operations:batch", bodyJSON, h.batch, batchSheet()),
+			post("/v1/operations:cancel", bodyJSON, h.cancelBatch, cancelBatchSheet()),
 			get("/v1/operations", false, h.list, listSheet()),
 			get("/v1/operations/{id}", false, h.get, getSheet()),
 			get("/v1/operations/{id}/events", false, h.watch, watchSheet()),

@@ -101,6 +101,8 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 					h.do("full", "POST", "/v1/operations/"+h.op+"/pause", map[string]string{"Idempotency-Key": "p"}, "")
 				case "decide":
 					body, header["If-Match"] = `{"kind":"abandon"}`, `"v1"`
+				case "cancel_several":
+					body = `{"items":[{"id":"` + h.op + `"}]}`
 				case "hold":
 					body = `{"provider":"example","scope":"all","why":"x"}`
 				case "release":
@@ -113,7 +115,7 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 				}
 				check(a.Action, a.Verdict, h.ask("caller", method, strings.Replace(a.Href, "{id}", h.op, 1), header, body))
 			}
-			if len(told.Actions) != 17 {
+			if len(told.Actions) != 18 {
 				t.Errorf("%d actions", len(told.Actions))
 			}
 		})

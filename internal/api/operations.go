@@ -64,7 +64,20 @@ func (h *handler) batch(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	view, replayed, err := h.o.Service.SubmitBatch(ctx, ingest.BatchRequest{
+	return h.several(ctx, c, key, h.o.Service.SubmitBatch)
+}
+
+func (h *handler) cancelBatch(ctx context.Context, c *call) (answer, error) {
+	key, err := ingest.ParseKey(c.r.Header["Idempotency-Key"])
+	if err != nil {
+		return answer{}, err
+	}
+	return h.several(ctx, c, key, h.o.Service.CancelBatch)
+}
+
+// several answers a request for several things.
+func (h *handler) several(ctx context.Context, c *call, key string, do func(context.Context, ingest.BatchRequest) (ingest.BatchView, bool, error)) (answer, error) {
+	view, replayed, err := do(ctx, ingest.BatchRequest{
 		Caller: c.caller, Key: key, Body: c.body, TraceParent: ingest.TraceParent(c.r.Header.Get("Traceparent")),
 		Problem: func(err error) ingest.Problem { return ingest.ProblemOf(err, instance(c.r), ingest.ProblemBase) },
 	})

@@ -182,6 +182,23 @@ func batchSheet() sheet {
 	}
 }
 
+func cancelBatchSheet() sheet {
+	return sheet{
+		id: "cancelOperations", tag: tagOperations, title: "Ask for the cancellation of several operations",
+		text: "Wishes, as of cancelOperation. mode says what it means where not all can be recorded; the answer says it again in words. " +
+			"Keys are looked up on each operation, and that of the whole stands for items without one: sent again with it, what was recorded is not recorded again.",
+		params: []string{paramKey}, body: typeOf[ingest.CancelBatchBody](),
+		answers: []outcome{
+			{status: http.StatusAccepted, text: "atomic: all wishes are recorded.", body: typeOf[ingest.BatchView]()},
+			{status: http.StatusOK, text: "independent: what became of each item. atomic: all were asked for before.", body: typeOf[ingest.BatchView](), maybe: []string{"Idempotent-Replayed"}},
+		},
+		codes: []ingest.Code{
+			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeBatchTooLarge, ingest.CodeNotFound, ingest.CodeStale,
+			ingest.CodeAlreadyTerminal, ingest.CodeCancelUnsupported, ingest.CodeNewerVersion, ingest.CodeForbidden,
+		},
+	}
+}
+
 func listSheet() sheet {
 	return sheet{
 		id: "listOperations", tag: tagOperations, title: "List your operations, newest first",

@@ -46,43 +46,30 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	s, err := v.load(ctx, r.Caller, r.ID, ActCancel)
+	return v.cancel(ctx, r, why)
+}
+
+func (v *Service) cancel(ctx context.Context, r CancelRequest, why string) (View, error) {
+	found, err := v.wishOn(ctx, r, why)
 	if err != nil {
 		return View{}, err
 	}
-	fact := &events.CancelRequested{Who: r.Caller.Principal, Key: hashKey(r.Caller, r.Key), Why: digestOf(why)}
-	// The key is looked up first: what a retry finds may have ended since, or be at
-	// another version.
-	if original, err := v.wishedBefore(ctx, s, fact); original != 0 || err != nil {
-		return replayOf(v.view(r.Caller, s), original), err
-	}
-	switch refusal := cancelRefusal(s); {
-	case refusal != nil:
-		return View{}, refusal
-	case r.Version != 0 && r.Version != s.Facts:
-		return View{}, stale(s)
-	case s.Phase == projections.PhaseCancelled, wished(s):
-		return v.view(r.Caller, s), nil
+	if found.idle {
+		return replayOf(v.view(r.Caller, found.state), found.original), nil
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
 	if err := v.keep(ctx, why); err != nil {
 		return View{}, err
 	}
-	// Tries of one request at the same moment make the same fact, by its id, so
-	// that one of them stores it and the others find it stored. A crash before the
-	// append leaves no wish, and the caller asks again; after it the wish is in
-	// the ledger and the projector makes it due.
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s key %s", s.Operation, fact.Key))
-	s, outcome, err := v.cfg.Journal.Append(ctx, s, events.Event{
-		ID: "cancel-" + hex.EncodeToString(sum[:16]), Source: v.cfg.Source, Time: v.cfg.Clock.Now(),
-		Actor: r.Caller.Principal, Fact: fact,
-	})
+	// A crash before the append leaves no wish, and the caller asks again; after it the
+	// wish is in the ledger and the projector makes it due.
+	s, outcome, err := v.cfg.Journal.Append(ctx, found.state, v.wishEvent(r.Caller, found))
 	if err != nil {
 		return View{}, fmt.Errorf("cancel %s (%s): %w", r.ID, outcome, err)
 	}
 	// Another request under the key may have been the one that stored it.
-	if _, err := v.wishedBefore(ctx, s, fact); err != nil {
+	if _, err := v.wishedBefore(ctx, s, found.fact); err != nil {
 		return View{}, err
 	}
 	// The wish may have come too late meanwhile.

@@ -175,7 +175,7 @@ func decodeBatch(body []byte) (b BatchBody, mode Mode, err error) {
 		if e.Key == nil {
 			continue
 		}
-		field := itemField("items", i) + "/idempotency_key"
+		field := itemField(i) + "/idempotency_key"
 		key, err := ParseKey([]string{*e.Key})
 		if err != nil {
 			problems = append(problems, Wrong(field, FieldMalformed, "must be {least} to {limit} visible ASCII characters", Values{"least": 1, "limit": MaxKey}))
@@ -211,14 +211,14 @@ func tooManyItems(n int) *Refusal {
 	return r.Say("the request has {items} items; at most {limit} are allowed", values)
 }
 
-func itemField(list string, i int) string { return "/" + list + "/" + strconv.Itoa(i) }
+func itemField(i int) string { return "/items/" + strconv.Itoa(i) }
 
 // itemsOf reads each item as the body of a submit alone.
 func (v *Service) itemsOf(r BatchRequest, elements []BatchElement) []item {
 	items := make([]item, len(elements))
 	for i, e := range elements {
 		it := &items[i]
-		it.field = itemField("items", i)
+		it.field = itemField(i)
 		// No key has the character in between, so no submit alone has this id.
 		name := r.Key + "\x00" + strconv.Itoa(i)
 		if e.Key != nil {
@@ -340,7 +340,7 @@ func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item, b
 func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batch events.Batch) (out []BatchItem, again bool, err error) {
 	out = make([]BatchItem, len(items))
 	var fresh []int
-	refused := refusals{}
+	refused := refusals{inside: "/operation"}
 	for i := range items {
 		it := &items[i]
 		switch {
@@ -426,6 +426,7 @@ type refusals struct {
 	first  error
 	at     int
 	fields []FieldError
+	inside string  // the member of an item that fields are of
 	others []error // failures that are no refusals
 }
 
@@ -441,12 +442,12 @@ func (r *refusals) add(i int, err error) {
 	if r.first == nil {
 		r.first, r.at = err, i
 	}
-	field := itemField("items", i)
+	field := itemField(i)
 	if len(refusal.Errors) == 0 {
 		r.fields = append(r.fields, Wrong(field, FieldNotAllowed, "is refused: {code}", Values{"code": refusal.Code}))
 	}
 	for _, e := range refusal.Errors {
-		e.Field = field + "/operation" + e.Field
+		e.Field = field + r.inside + e.Field
 		r.fields = append(r.fields, e)
 	}
 }

@@ -62,6 +62,20 @@ type WhyBody struct {
 	Why *string `json:"why" required:"false" maxLength:"4096" example:"the input was wrong" doc:"A reason for people, at most 4096 bytes. It is kept apart from the facts and can be erased."`
 }
 
+// CancelBatchBody asks for the cancellation of several operations.
+type CancelBatchBody struct {
+	Mode  *string         `json:"mode" required:"false" enum:"independent,atomic" doc:"independent records the wishes that can be and says for each item what became of it; atomic records all wishes or none. Left out: independent."`
+	Items []CancelElement `json:"items" nullable:"false" minItems:"1" maxItems:"100" doc:"Answered in this order."`
+	Why   *string         `json:"why" required:"false" maxLength:"4096" example:"the input was wrong" doc:"A reason for people, at most 4096 bytes, of all of them. It is kept apart from the facts and can be erased."`
+}
+
+// CancelElement is one of them.
+type CancelElement struct {
+	ID      *string `json:"id" nullable:"false" pattern:"^[a-z0-9_]{1,64}$" doc:"An operation. Each may be named once."`
+	Key     *string `json:"idempotency_key" required:"false" minLength:"1" maxLength:"255" example:"stop-17" doc:"The item's own key, as a cancel alone has it. Left out, the key of the whole is the item's, too."`
+	IfMatch *string `json:"if_match" required:"false" example:"\"v7\"" doc:"Only if the operation is still at this version: its ETag, or its version such as \"v7\"."`
+}
+
 // DecideBody is a choice on an operation that automation must not settle.
 type DecideBody struct {
 	Kind       *string `json:"kind" nullable:"false" doc:"One of those that the operation's allowed lists under decide."`

@@ -27,6 +27,14 @@ type Capabilities struct {
 	Decisions []events.DecisionKind `json:"decisions"`
 	States    []string              `json:"states"`
 	Limits    LimitsView            `json:"limits"`
+	// Modes are those of requests for several things; the first is meant where none is named.
+	Modes []ModeView `json:"modes"`
+}
+
+// ModeView says what a mode means.
+type ModeView struct {
+	Mode        Mode   `json:"mode"`
+	Transaction string `json:"transaction"` // in words
 }
 
 // CallerView is what is known of the caller.
@@ -88,6 +96,7 @@ func (v *Service) actionViews(c Caller) []ActionView {
 		{"list_team", "GET", "/v1/operations?of=team", ActListTeam},
 		{"list_all", "GET", "/v1/operations?of=all", ActListAll},
 		{"cancel", "POST", "/v1/operations/{id}/cancel", ActCancel},
+		{"cancel_several", "POST", "/v1/operations:cancel", ActCancel},
 		{"pause", "POST", "/v1/operations/{id}/pause", ActPause},
 		{"resume", "POST", "/v1/operations/{id}/resume", ActPause},
 		{"decide", "POST", "/v1/operations/{id}/decisions", ActDecide},
@@ -110,6 +119,8 @@ type LimitsView struct {
 	Expiry string `json:"idempotency_key_expires"`
 	Wait   int    `json:"wait_seconds"`
 	Page   int    `json:"page"`
+	// Items of a request for several things.
+	Items int `json:"items"`
 }
 
 // ProviderView is one provider of which the caller's principal may use an account.
@@ -156,7 +167,8 @@ func (v *Service) PublicCapabilities() Capabilities {
 		Service: "counterfoil", Version: cmp.Or(v.cfg.Build, "unknown"), KeyRequired: true,
 		Authenticate: "Authorization: Bearer cf_…, a key of this installation, which its operator gives out",
 		Decisions:    decisionKinds(), States: phases(),
-		Limits: LimitsView{MaxBody, MaxKey, "never", int(MaxWait.Seconds()), MaxPage},
+		Limits: LimitsView{MaxBody, MaxKey, "never", int(MaxWait.Seconds()), MaxPage, MaxBatch},
+		Modes:  []ModeView{{Independent, Independent.Words()}, {Atomic, Atomic.Words()}},
 	}
 }
 

@@ -145,7 +145,7 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, items []ite
 	if !batch.Atomic {
 		return out, nil
 	}
-	var refused refusals
+	refused := refusals{inside: "/operation"}
 	var fresh []int
 	for i := range items {
 		if errs[i] == nil && items[i].found == nil {
