@@ -135,7 +135,7 @@ func Meanings() []Meaning {
 		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, RetrySameKey, "Take one of the decisions listed as allowed by the operation."},
 		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, RetrySameKey, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
 		{CodeJobOwned, 409, "The job belongs to another operation", false, RetrySameKey, "Check the job id. One job belongs to one operation."},
-		{CodeMayStillCreate, 409, "The operation it names may still create a job", true, RetrySameKey, "Wait until operation_id has a job or has ended, or cancel it; or send allow_overlap: true if two jobs are acceptable."},
+		{CodeMayStillCreate, 409, "The operation it names may still create a job", true, RetrySameKey, "Wait until operation_id has a job or has ended, or cancel it; or say with allow_overlap that two jobs are acceptable."},
 		{CodeNotHeld, 409, "There is no such hold", false, RetryNever, "Read GET /v1/holds: a hold on one provider and the one on all are released each by itself."},
 		{CodeHoldStronger, 409, "A stronger hold is in place", false, RetrySameKey, "Leave it, or send replace: true if the weaker one is to take its place."},
 		{CodeResultNotReady, 409, "The result is not there yet", true, RetrySameKey, "Ask again after Retry-After."},

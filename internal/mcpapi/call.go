@@ -58,6 +58,8 @@ type operation struct {
 	Version  uint64 `json:"version"`
 	Sequence uint64 `json:"sequence"`
 	NextPoll int    `json:"next_poll_after"`
+	// Validation says that nothing was recorded, and the operation is what would be.
+	Validation json.RawMessage `json:"validation"`
 }
 
 func operationIn(document json.RawMessage) (operation, error) {

@@ -164,6 +164,9 @@ func (s *server) answerWithTasks(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, err
 		}
+		if len(op.Validation) > 0 {
+			return result, nil // there is nothing that tasks/get would find
+		}
 		t := s.taskOf(op, can)
 		t.ResultType = "task"
 		t.Inputs = nil // they are for tasks/get

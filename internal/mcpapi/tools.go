@@ -125,13 +125,19 @@ type (
 		Params    map[string]any    `json:"params" jsonschema:"The provider's parameters, as get_capabilities lists them; {} if there are none. Send numbers beyond 2^53 as text."`
 		Deadlines submitDeadlines   `json:"deadlines" jsonschema:"Lengths of time such as 90s, 2h30m or 7d, or RFC 3339 times."`
 		NotBefore string            `json:"not_before" jsonschema:"RFC 3339 time before which nothing is sent to the provider."`
-		Expect    string            `json:"expect" jsonschema:"A rule the result must keep."`
+		Expect    string            `json:"expect" jsonschema:"What the result should be, in your words; kept, and checked by nothing yet."`
 		MaxCost   string            `json:"max_cost" jsonschema:"A decimal number as text."`
 		Tags      map[string]string `json:"tags" jsonschema:"Labels of yours, at most 32."`
 		Approval  string            `json:"approval" jsonschema:"Reference of an approval you have."`
 		Replaces  string            `json:"replaces" jsonschema:"Id of an operation of yours that this one takes the place of."`
-		RetryOf   string            `json:"retry_of" jsonschema:"Id of an operation of yours that this one tries again."`
+		RetryOf   string            `json:"retry_of" jsonschema:"Id of an operation of yours that this one tries again. With this, as with replaces, you are refused while the earlier one may still create a job."`
+		Overlap   bool              `json:"allow_overlap" jsonschema:"With replaces or retry_of: two jobs at once are acceptable. Only a person should say so."`
+		Adopt     submitAdopt       `json:"adopt" jsonschema:"Follow a job that was created elsewhere, and create none."`
+		Validate  bool              `json:"validate_only" jsonschema:"Check everything, record nothing, and answer with what would be recorded. It uses no key up."`
 		Session   string            `json:"session" jsonschema:"Your label for this session; list_operations finds operations by it."`
+	}
+	submitAdopt struct {
+		JobID string `json:"job_id" jsonschema:"The provider's id of the job."`
 	}
 	submitDeadlines struct {
 		Approval string `json:"approval"`

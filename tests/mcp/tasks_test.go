@@ -307,6 +307,11 @@ func TestTasksAreGuarded(t *testing.T) {
 				t.Errorf("%s: %+v", method, r.Error)
 			}
 		}
+		// What is only tried out is no task.
+		tried := c.ask("tools/call", "submit_operation", `"name": "submit_operation", "arguments": {"idempotency_key": "tried", "provider": "example", "params": {}, "validate_only": true}`)
+		if !strings.Contains(string(tried.Result), `"resultType":"complete"`) || strings.Contains(string(tried.Result), "taskId") || !strings.Contains(string(tried.Result), `"validation":`) {
+			t.Errorf("tried out: %s %+v", tried.Result, tried.Error)
+		}
 		// A wish for a task, as of an older revision, is none.
 		plain := &raw{t: t, h: h, key: h.Bearer, meta: declaresNone}
 		r := plain.ask("tools/call", "submit_operation", `"name": "submit_operation", "task": {"ttl": 1}, "arguments": {"idempotency_key": "k", "provider": "example", "params": {"correlation": "k"}}`)
