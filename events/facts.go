@@ -184,7 +184,8 @@ type IntentRecorded struct {
 	Promises      Promises
 	Rules         uint64 // version of the fold's rules for the operation's whole life
 
-	Batch Batch // that it was submitted in; zero for none
+	Batch     Batch  // that it was submitted in; zero for none
+	Reference string // caller's own name for what it asks; a label; optional
 
 	Extra codec.Extra
 }

@@ -32,6 +32,7 @@ func (f *IntentRecorded) Fields(v *codec.Visitor) {
 	codec.Nested(v, "pm", &f.Promises)
 	codec.Uint(v, "r", &f.Rules)
 	codec.Nested(v, "bat", &f.Batch)
+	codec.Text(v, "own", &f.Reference)
 	codec.Rest(v, &f.Extra)
 }
 

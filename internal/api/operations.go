@@ -169,7 +169,7 @@ func (h *handler) list(ctx context.Context, c *call) (answer, error) {
 		return answer{}, ingest.Refuse(ingest.Wrong("limit", ingest.FieldOutOfBounds, "must be between {min} and {max}", ingest.Values{"min": 1, "max": ingest.MaxPage}))
 	}
 	page, err := h.o.Service.List(ctx, ingest.ListRequest{
-		Caller: c.caller, Of: ingest.Of(q.Get("of")), State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Limit: int(limit), Cursor: q.Get("cursor"),
+		Caller: c.caller, Of: ingest.Of(q.Get("of")), State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Reference: q.Get("client_reference"), Limit: int(limit), Cursor: q.Get("cursor"),
 	})
 	if err != nil {
 		return answer{}, err

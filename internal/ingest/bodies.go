@@ -26,6 +26,7 @@ type SubmitBody struct {
 	Adopt     *AdoptBody        `json:"adopt" required:"false" doc:"Follow a job that was created elsewhere, and create none."`
 	Overlap   *bool             `json:"allow_overlap" required:"false" doc:"true: with replaces or retry_of, two jobs at once are acceptable."`
 	Validate  *bool             `json:"validate_only" required:"false" doc:"true: check everything, the key too, record nothing, and answer with what would be recorded. It is no part of the request's identity and uses no key up. In a batch it stands beside the items."`
+	Reference *string           `json:"client_reference" required:"false" maxLength:"1024" example:"invoice-2030-17" doc:"Your own name for what is asked, at most 1024 bytes, by which GET /v1/operations?client_reference= finds it. A label: several operations may have it, and it makes no request a replay. It is part of the request's identity."`
 	Session   *string           `json:"session" required:"false" maxLength:"1024" example:"run-7" doc:"A label of at most 1024 bytes by which GET /v1/operations?session= finds the operation. It is no part of the request's identity: the same request under the same key in another session is a replay."`
 }
 

@@ -132,8 +132,10 @@ type ListRequest struct {
 	// Session is the caller's own label. It names the newest operations that
 	// carry it, in one page without a cursor.
 	Session string
-	Limit   int // 0: DefaultPage
-	Cursor  string
+	// Reference is the caller's own, and names operations as Session does.
+	Reference string
+	Limit     int // 0: DefaultPage
+	Cursor    string
 }
 
 // Page is a part of a list, newest first. It may be short or empty with more to
@@ -167,12 +169,21 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	if r.Session != "" && r.Cursor != "" {
 		problems = append(problems, FieldError{Field: "cursor", Code: FieldNotAllowed, Message: "does not go with session, whose list is one page"})
 	}
+	if problem := textProblem(r.Reference, MaxText); problem != nil {
+		problems = append(problems, problem.at("client_reference"))
+	}
+	if r.Reference != "" && (r.Session != "" || r.Cursor != "") {
+		problems = append(problems, FieldError{Field: "client_reference", Code: FieldNotAllowed, Message: "goes with neither session nor cursor: its list is one page"})
+	}
 	action, problem := r.whose()
 	if problem != nil {
 		problems = append(problems, *problem)
 	}
 	if r.Session != "" && r.Of != OfOwn {
 		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "does not go with session, which is a label of your own"})
+	}
+	if r.Reference != "" && r.Of != OfOwn {
+		problems = append(problems, FieldError{Field: "of", Code: FieldNotAllowed, Message: "does not go with client_reference, which is a label of your own"})
 	}
 	if len(problems) > 0 {
 		return Page{}, Refuse(problems...)
@@ -181,7 +192,10 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 		return Page{}, refusal
 	}
 	if r.Session != "" {
-		return v.ofSession(ctx, r)
+		return v.ofLabel(ctx, r, r.Session)
+	}
+	if r.Reference != "" {
+		return v.ofLabel(ctx, r, journal.ReferenceLabel(r.Reference))
 	}
 	before, err := v.readCursor(r)
 	if err != nil {
@@ -234,11 +248,11 @@ func (r ListRequest) shows(principal string) bool {
 	return false
 }
 
-// ofSession shows the newest operations under one label, as they stand.
-func (v *Service) ofSession(ctx context.Context, r ListRequest) (Page, error) {
-	ids, more, err := v.cfg.Journal.Labelled(ctx, r.Caller.Principal, r.Session)
+// ofLabel shows the newest operations under one label, as they stand.
+func (v *Service) ofLabel(ctx context.Context, r ListRequest, label string) (Page, error) {
+	ids, more, err := v.cfg.Journal.Labelled(ctx, r.Caller.Principal, label)
 	if err != nil {
-		return Page{}, fmt.Errorf("list operations of a session: %w", err)
+		return Page{}, fmt.Errorf("list operations of a label: %w", err)
 	}
 	page := Page{Items: []View{}, LeftOut: more}
 	for _, id := range ids {
@@ -247,7 +261,7 @@ func (v *Service) ofSession(ctx context.Context, r ListRequest) (Page, error) {
 		case errors.Is(err, journal.ErrNoOperation):
 			continue // the ledger was lost, and INDEX not
 		case err != nil:
-			return Page{}, fmt.Errorf("list operations of a session: %w", err)
+			return Page{}, fmt.Errorf("list operations of a label: %w", err)
 		case s.Intent.Principal != r.Caller.Principal,
 			r.State != "" && string(s.Phase) != r.State, r.Provider != "" && s.Intent.Provider != r.Provider:
 			continue

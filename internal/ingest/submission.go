@@ -39,6 +39,7 @@ type Submission struct {
 	Approval  string
 	Replaces  string
 	RetryOf   string
+	Reference string
 	// AllowOverlap: a second job beside that of the operation it names is acceptable.
 	AllowOverlap bool
 	Session      string
@@ -121,6 +122,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.Action = text("/action", w.Action, MaxTagName)
 	s.Expect = text("/expect", w.Expect, MaxText)
 	s.Approval = text("/approval", w.Approval, MaxText)
+	s.Reference = text("/client_reference", w.Reference, MaxText)
 	s.Session = text("/session", w.Session, MaxText)
 	s.ValidateOnly = w.Validate != nil && *w.Validate
 	s.Replaces = id("/replaces", w.Replaces)

@@ -229,7 +229,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Principal: r.Caller.Principal, KeyID: r.Caller.KeyID, Session: s.Session, Approval: s.Approval,
 		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
-		Replaces: s.Replaces, RetryOf: s.RetryOf, Adopt: s.Adopt, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
+		Replaces: s.Replaces, RetryOf: s.RetryOf, Adopt: s.Adopt, Reference: s.Reference, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
 	}
 	return p, nil

@@ -182,6 +182,7 @@ func readable(fact events.Fact) Fields {
 		w.text("replaces", f.Replaces)
 		w.text("retry_of", f.RetryOf)
 		w.id("adopt", f.Adopt)
+		w.id("own_reference", f.Reference)
 		w.time("not_before", f.NotBefore)
 		w.text("expect", f.Expect)
 		w.text("max_cost", f.MaxCost)

@@ -31,6 +31,7 @@ type View struct {
 	Session   string     `json:"session,omitempty" doc:"Your label."`
 	Replaces  string     `json:"replaces,omitempty" doc:"The operation that this one takes the place of."`
 	RetryOf   string     `json:"retry_of,omitempty" doc:"The operation that this one is another try of."`
+	Reference string     `json:"client_reference,omitempty" doc:"Your own name for it."`
 	NotBefore *time.Time `json:"not_before,omitempty" doc:"The create is not sent before."`
 	// Later operations.
 	ReplacedBy []string `json:"replaced_by,omitempty" doc:"The newest operations that take the place of this one."`
@@ -168,7 +169,7 @@ func ViewOf(s projections.State, now time.Time) View {
 	v := View{
 		ID: s.Operation, Provider: s.Intent.Provider, Account: s.Intent.Account,
 		Session: s.Intent.Session, Replaces: s.Intent.Replaces, RetryOf: s.Intent.RetryOf,
-		NotBefore: moment(s.Intent.NotBefore), ReplacedBy: linked(s.Later, events.LinkReplacedBy), RetriedBy: linked(s.Later, events.LinkRetriedBy),
+		Reference: s.Intent.Reference, NotBefore: moment(s.Intent.NotBefore), ReplacedBy: linked(s.Later, events.LinkReplacedBy), RetriedBy: linked(s.Later, events.LinkRetriedBy),
 		State: s.Phase, Phase: s.Phase, Terminal: s.Phase.Terminal(), Quarantine: s.Quarantine, Outcome: s.Outcome,
 		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Because, Paused: pauseView(s),
 		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),

@@ -54,6 +54,10 @@ func (j *Journal) Referred(ctx context.Context, provider, reference string) (str
 	return operation, err == nil, err
 }
 
+// ReferenceLabel is the label of a caller's own reference. A session's label has no line
+// feed, so the two never are the same.
+func ReferenceLabel(reference string) string { return "reference\n" + reference }
+
 // MaxLabelled is how many operations one label of a caller names, the newest.
 const MaxLabelled = 64
 

@@ -64,10 +64,26 @@ func (w *Work) name(ctx context.Context, s projections.State, survey *journal.Su
 			return err
 		}
 	}
-	if s.Intent.Session == "" || survey.Labels(s.Intent.Principal, s.Intent.Session, s.Operation) {
-		return nil
+	for _, label := range labels(s) {
+		if survey.Labels(s.Intent.Principal, label, s.Operation) {
+			continue
+		}
+		if err := w.p.cfg.Journal.Label(ctx, s.Intent.Principal, label, s.Operation, s.Started); err != nil {
+			return err
+		}
 	}
-	return w.p.cfg.Journal.Label(ctx, s.Intent.Principal, s.Intent.Session, s.Operation, s.Started)
+	return nil
+}
+
+// labels are the caller's own, by which it finds the operation.
+func labels(s projections.State) (list []string) {
+	if s.Intent.Session != "" {
+		list = append(list, s.Intent.Session)
+	}
+	if s.Intent.Reference != "" {
+		list = append(list, journal.ReferenceLabel(s.Intent.Reference))
+	}
+	return list
 }
 
 func references(s projections.State) []string {
@@ -181,7 +197,7 @@ func surveyed(s projections.State, survey *journal.Survey) bool {
 			return false
 		}
 	}
-	return s.Intent.Session == "" || survey.Labels(s.Intent.Principal, s.Intent.Session, s.Operation)
+	return !slices.ContainsFunc(labels(s), func(label string) bool { return !survey.Labels(s.Intent.Principal, label, s.Operation) })
 }
 
 // jobs lists those that the operation has or had.

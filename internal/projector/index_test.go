@@ -52,7 +52,7 @@ func (h *hall) tenure(partition int) {
 }
 
 func labelled(i *events.IntentRecorded) {
-	i.ClientReference, i.Token, i.Session = "cfref", "token", "my session"
+	i.ClientReference, i.Token, i.Session, i.Reference = "cfref", "token", "my session", "my reference"
 }
 
 // What the intent names is in INDEX before the first wake-up, and the jobs that
@@ -80,8 +80,10 @@ func TestNamesComeFirst(t *testing.T) {
 				t.Error(reference, got, ok, err)
 			}
 		}
-		if got, more, err := h.journal.Labelled(t.Context(), "alice", "my session"); !slices.Equal(got, ops) || more || err != nil {
-			t.Error(got, more, err)
+		for _, label := range []string{"my session", journal.ReferenceLabel("my reference")} {
+			if got, more, err := h.journal.Labelled(t.Context(), "alice", label); !slices.Equal(got, ops) || more || err != nil {
+				t.Error(label, got, more, err)
+			}
 		}
 
 		// A job whose claim was lost before its fact was projected.
