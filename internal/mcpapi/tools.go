@@ -134,6 +134,7 @@ type (
 		Overlap   bool              `json:"allow_overlap" jsonschema:"With replaces or retry_of: two jobs at once are acceptable. Only a person should say so."`
 		Adopt     submitAdopt       `json:"adopt" jsonschema:"Follow a job that was created elsewhere, and create none."`
 		Validate  bool              `json:"validate_only" jsonschema:"Check everything, record nothing, and answer with what would be recorded. It uses no key up."`
+		Reference string            `json:"client_reference" jsonschema:"Your own name for what is asked, by which it can be found over HTTP when the key is lost. A label: it makes no request a replay."`
 		Session   string            `json:"session" jsonschema:"Your label for this session; list_operations finds operations by it."`
 	}
 	submitAdopt struct {
