@@ -27,7 +27,7 @@ const (
 
 // Streams lists them all, in the order in which they are provisioned.
 func Streams() []Stream {
-	return []Stream{Ledger, Control, Webhooks, Payloads, Slots, History, Wakeups, Index, Intents, Verdicts}
+	return []Stream{Ledger, Control, Webhooks, Payloads, Slots, History, Wakeups, Index, Verdicts, Intents}
 }
 
 // Errors a caller of a [Store] tells apart. Any other error says that nothing

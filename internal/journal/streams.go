@@ -101,6 +101,12 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		c.Retention = jetstream.WorkQueuePolicy
 		c.Discard, c.DiscardNewPerSubject = jetstream.DiscardNew, true
 		c.MaxMsgsPerSubject, c.MaxBytes, c.MaxMsgSize = intentsOfOne, intentsBytes, IntentSize
+		// Whoever publishes may send a Nats-Msg-Id, and one that another has sent would
+		// have the intent acknowledged and not stored. Only a stream that has a source
+		// may be without a window for that, so it has one, of which nothing ever comes:
+		// no principal has capitals in its name.
+		c.Duplicates = 0
+		c.Sources = []*jetstream.StreamSource{{Name: string(Verdicts), FilterSubject: "rejected.NOBODY.0"}}
 	case Verdicts:
 		c.Subjects = []string{"verdicts.*.*", "rejected.*.*"}
 		c.MaxMsgsPerSubject = 1
