@@ -29,8 +29,10 @@ const (
 	intentsOfOne = 10_000  // pending, of one key
 	intentsBytes = 1 << 30 // of all
 
-	// The least the server allows. We send no Nats-Msg-Id, so nothing hangs on it,
-	// and at its start the server reads all messages of so long.
+	// The least the server allows. We send no Nats-Msg-Id, and at its start the server
+	// reads all messages of so long. Agents may send one: what that does to an intent is
+	// in docs/NATS.md. A stream with a source could be without a window, but the
+	// server's goroutine that looks for the source outlives its stop.
 	duplicates = 100 * time.Millisecond
 )
 
@@ -101,12 +103,6 @@ func configuration(s Stream, replicas int) jetstream.StreamConfig {
 		c.Retention = jetstream.WorkQueuePolicy
 		c.Discard, c.DiscardNewPerSubject = jetstream.DiscardNew, true
 		c.MaxMsgsPerSubject, c.MaxBytes, c.MaxMsgSize = intentsOfOne, intentsBytes, IntentSize
-		// Whoever publishes may send a Nats-Msg-Id, and one that another has sent would
-		// have the intent acknowledged and not stored. Only a stream that has a source
-		// may be without a window for that, so it has one, of which nothing ever comes:
-		// no principal has capitals in its name.
-		c.Duplicates = 0
-		c.Sources = []*jetstream.StreamSource{{Name: string(Verdicts), FilterSubject: "rejected.NOBODY.0"}}
 	case Verdicts:
 		c.Subjects = []string{"verdicts.*.*", "rejected.*.*"}
 		c.MaxMsgsPerSubject = 1
