@@ -16,9 +16,6 @@ const (
 
 // BatchItem is one operation that is asked for with others.
 type BatchItem struct {
-	// Key is the item's own, which is then the same as that of a submit alone. "" has
-	// the key of the batch and the item's place in it stand for it.
-	Key       string
 	Operation Submission
 }
 
@@ -36,8 +33,7 @@ type Batch struct {
 
 // BatchOutcome is what became of one item: it has an operation or a problem.
 type BatchOutcome struct {
-	Index     int        `json:"index"` // in the request, from 0
-	Key       string     `json:"idempotency_key"`
+	Index     int        `json:"index"`  // in the request, from 0
 	Status    int        `json:"status"` // of the answer to the same request alone
 	Replayed  bool       `json:"replayed"`
 	Operation *Operation `json:"operation"`
@@ -63,15 +59,11 @@ func (c *Client) SubmitBatch(ctx context.Context, key, mode string, items []Batc
 		if i > 0 {
 			body.WriteByte(',')
 		}
-		body.WriteByte('{')
-		if item.Key != "" {
-			text("idempotency_key", item.Key)
-		}
 		encoded, err := item.Operation.encode()
 		if err != nil {
 			return Batch{}, fmt.Errorf("submit item %d: %w", i, err)
 		}
-		fmt.Fprintf(&body, `"operation":%s}`, encoded)
+		fmt.Fprintf(&body, `{"operation":%s}`, encoded)
 	}
 	body.WriteString("]}")
 	r, err := c.do(ctx, http.MethodPost, "/v1/operations:batch", body.Bytes(), map[string]string{idempotencyKey: quote(key)}) //nolint:bodyclose // decode closes it

@@ -184,17 +184,9 @@ type IntentRecorded struct {
 	Promises      Promises
 	Rules         uint64 // version of the fold's rules for the operation's whole life
 
-	Batch     Batch  // that it was submitted in; zero for none
 	Reference string // caller's own name for what it asks; a label; optional
 
 	Extra codec.Extra
-}
-
-// Batch is a submission of several operations.
-type Batch struct {
-	Key    string // hash of the caller's key for the whole
-	Size   uint64 // operations
-	Atomic bool   // all or none were to be recorded
 }
 
 // Tag is a caller's label on an operation.

@@ -31,16 +31,8 @@ func (f *IntentRecorded) Fields(v *codec.Visitor) {
 	codec.Nested(v, "po", &f.Policy)
 	codec.Nested(v, "pm", &f.Promises)
 	codec.Uint(v, "r", &f.Rules)
-	codec.Nested(v, "bat", &f.Batch)
 	codec.Text(v, "own", &f.Reference)
 	codec.Rest(v, &f.Extra)
-}
-
-// Fields implements [codec.Record].
-func (b *Batch) Fields(v *codec.Visitor) {
-	codec.Text(v, "k", &b.Key)
-	codec.Uint(v, "n", &b.Size)
-	codec.Bool(v, "a", &b.Atomic)
 }
 
 // Fields implements [codec.Record].

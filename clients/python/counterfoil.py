@@ -196,8 +196,8 @@ class Client:
 
     def submit_batch(self, key: str, items: List[Dict[str, Any]], *, mode: str = "independent",
                      timeout: Optional[float] = None) -> Dict[str, Any]:
-        """Asks for up to 100 operations: each item is {"operation": {...}} and may have
-        an idempotency_key of its own. mode is independent or atomic. Items that were
+        """Asks for up to 100 operations: each item is {"operation": {...}},
+        known by the key and its place in the list. mode is independent or atomic. Items that were
         refused are no error; each has an operation or a problem."""
         body = {"mode": mode, "items": items}
         return self._call("POST", "/v1/operations:batch", body=body, key=key, timeout=timeout).json()

@@ -71,7 +71,7 @@ export interface Batch {
   replayed: number;
   refused: number;
   /** In the order of the request; each has an operation or a problem. */
-  items: { index: number; idempotency_key?: string; status: number; replayed?: boolean; operation?: Operation; problem?: ProblemDocument }[];
+  items: { index: number; status: number; replayed?: boolean; operation?: Operation; problem?: ProblemDocument }[];
 }
 
 export interface Entry {
@@ -231,7 +231,7 @@ export class Client {
   /** Asks for up to 100 operations. Items that were refused are no error. */
   async submitBatch(
     key: string,
-    items: { idempotency_key?: string; operation: Submission }[],
+    items: { operation: Submission }[],
     mode: "independent" | "atomic" = "independent",
     call: Call = {},
   ): Promise<Batch> {

@@ -76,7 +76,7 @@ type BatchView struct {
 // BatchItem is what became of one item.
 type BatchItem struct {
 	Index int `json:"index"` // in the request, from 0
-	// Key is the item's own key, if it was given one.
+	// Key is the item's own key, of a cancellation that was given one.
 	Key string `json:"idempotency_key,omitempty"`
 	// Status is that of the answer to the same request alone.
 	Status    int      `json:"status"`
@@ -91,7 +91,6 @@ type BatchItem struct {
 type item struct {
 	field       string // where it is in the body
 	id          string
-	key         string // its own
 	submission  Submission
 	fingerprint events.Digest
 	found       *projections.State
@@ -100,8 +99,9 @@ type item struct {
 }
 
 // SubmitBatch records several operations, or finds that they are recorded. The key names
-// the whole for ever: each item has its place in it, or a key of its own. replayed says
-// that all of them were recorded before.
+// each place for ever, and so the operation that was recorded in it: an item that is
+// another one than that is refused, and one in a place where nothing is recorded is tried.
+// replayed says that all of them were recorded before.
 //
 // With mode atomic an error means that nothing was recorded, or that it is not known; the
 // same request finds out. With mode independent each item has its own answer, and the
@@ -114,32 +114,31 @@ func (v *Service) SubmitBatch(ctx context.Context, r BatchRequest) (view BatchVi
 	if err != nil {
 		return BatchView{}, false, err
 	}
-	batch := events.Batch{Key: hashKey(r.Caller, r.Key), Size: uint64(len(body.Items)), Atomic: mode == Atomic}
 	items := v.itemsOf(r, body.Items)
-	if err := v.findItems(ctx, items, batch); err != nil {
+	if err := v.findItems(ctx, items); err != nil {
 		return BatchView{}, false, err
 	}
 	view = BatchView{Mode: mode, Transaction: mode.Words(), ValidateOnly: body.Validate != nil && *body.Validate}
 	switch {
 	case view.ValidateOnly:
-		view.Items, err = v.validateBatch(ctx, r, items, batch)
+		view.Items, err = v.validateBatch(ctx, r, mode, items)
 	case mode == Atomic:
-		view.Items, err = v.submitAll(ctx, r, items, batch)
+		view.Items, err = v.submitAll(ctx, r, items)
 	case mode == Independent:
-		view.Items = v.submitEach(ctx, r, items, batch)
+		view.Items = v.submitEach(ctx, r, items)
 	}
 	if err != nil {
 		return BatchView{}, false, err
 	}
-	view.count(items, r.Problem)
+	view.count(r.Problem)
 	return view, !view.ValidateOnly && view.Replayed == len(items), nil
 }
 
 // count counts the items and shows problems where they are answered.
-func (b *BatchView) count(items []item, problem func(error) Problem) {
+func (b *BatchView) count(problem func(error) Problem) {
 	for i := range b.Items {
 		it := &b.Items[i]
-		it.Index, it.Key = i, items[i].key
+		it.Index = i
 		switch {
 		case it.err != nil:
 			p := problem(it.err)
@@ -169,24 +168,6 @@ func decodeBatch(body []byte) (b BatchBody, mode Mode, err error) {
 		problems = append(problems, Wrong("/items", FieldRequired, "must have at least one item", nil))
 	case len(b.Items) > MaxBatch:
 		return b, "", tooManyItems(len(b.Items))
-	}
-	keys := map[string]int{}
-	for i, e := range b.Items {
-		if e.Key == nil {
-			continue
-		}
-		field := itemField(i) + "/idempotency_key"
-		key, err := ParseKey([]string{*e.Key})
-		if err != nil {
-			problems = append(problems, Wrong(field, FieldMalformed, "must be {least} to {limit} visible ASCII characters", Values{"least": 1, "limit": MaxKey}))
-			continue
-		}
-		if first, twice := keys[key]; twice {
-			problems = append(problems, Wrong(field, FieldDuplicate, "is that of item {first}, too", Values{"first": first}))
-			continue
-		}
-		keys[key] = i
-		b.Items[i].Key = &key
 	}
 	if len(problems) > 0 {
 		return b, "", Refuse(problems...)
@@ -220,11 +201,7 @@ func (v *Service) itemsOf(r BatchRequest, elements []BatchElement) []item {
 		it := &items[i]
 		it.field = itemField(i)
 		// No key has the character in between, so no submit alone has this id.
-		name := r.Key + "\x00" + strconv.Itoa(i)
-		if e.Key != nil {
-			it.key, name = *e.Key, *e.Key
-		}
-		it.id = OperationID(v.cfg.Installation, r.Caller.Principal, name)
+		it.id = OperationID(v.cfg.Installation, r.Caller.Principal, r.Key+"\x00"+strconv.Itoa(i))
 		if len(e.Operation) == 0 {
 			it.err = invalid("", FieldRequired, "must be given", nil)
 			continue
@@ -239,9 +216,9 @@ func (v *Service) itemsOf(r BatchRequest, elements []BatchElement) []item {
 	return items
 }
 
-// findItems looks up what is recorded under the keys. A key of the whole that named a
-// batch of another size or mode is refused.
-func (v *Service) findItems(ctx context.Context, items []item, batch events.Batch) error {
+// findItems looks up what is recorded in the items' places, whatever the mode and size of
+// the request that recorded it.
+func (v *Service) findItems(ctx context.Context, items []item) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(batchAtOnce)
 	for i := range items {
@@ -259,26 +236,17 @@ func (v *Service) findItems(ctx context.Context, items []item, batch events.Batc
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	for _, it := range items {
-		if it.found == nil || it.found.Intent.Batch.Key != batch.Key || it.found.Intent.Batch == batch {
-			continue
-		}
-		return keyReused(*it.found, "this Idempotency-Key named a batch of another size or mode; its operations are unchanged")
-	}
-	return nil
+	return group.Wait()
 }
 
 // submitEach records each item by itself.
-func (v *Service) submitEach(ctx context.Context, r BatchRequest, items []item, batch events.Batch) []BatchItem {
+func (v *Service) submitEach(ctx context.Context, r BatchRequest, items []item) []BatchItem {
 	out := make([]BatchItem, len(items))
 	var group errgroup.Group
 	group.SetLimit(batchAtOnce)
 	for i := range items {
 		group.Go(func() error {
-			view, replayed, err := v.submitItem(ctx, r, &items[i], batch)
+			view, replayed, err := v.submitItem(ctx, r, &items[i])
 			if out[i] = (BatchItem{Replayed: replayed, err: within(err, items[i].field)}); err == nil {
 				out[i].Operation = &view
 			}
@@ -303,14 +271,14 @@ func within(err error, field string) error {
 	return &moved
 }
 
-func (v *Service) submitItem(ctx context.Context, r BatchRequest, it *item, batch events.Batch) (View, bool, error) {
+func (v *Service) submitItem(ctx context.Context, r BatchRequest, it *item) (View, bool, error) {
 	switch {
 	case it.err != nil:
 		return View{}, false, it.err
 	case it.found != nil:
 		return v.adopt(r.Caller, *it.found, it.fingerprint)
 	}
-	return v.record(ctx, r.one(), &it.submission, it.id, it.fingerprint, batch)
+	return v.record(ctx, r.one(), &it.submission, it.id, it.fingerprint)
 }
 
 // one is the request for one of the items.
@@ -318,11 +286,11 @@ func (r BatchRequest) one() SubmitRequest {
 	return SubmitRequest{Caller: r.Caller, Key: r.Key, TraceParent: r.TraceParent}
 }
 
-// submitAll records all items or none. Those that a key of their own named before count
-// as recorded.
-func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item, batch events.Batch) ([]BatchItem, error) {
+// submitAll records all items or none. Those that are recorded in their places count as
+// recorded.
+func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item) ([]BatchItem, error) {
 	for try := 0; ; try++ {
-		out, again, err := v.tryAll(ctx, r, items, batch)
+		out, again, err := v.tryAll(ctx, r, items)
 		if err != nil || !again {
 			return out, err
 		}
@@ -331,13 +299,13 @@ func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item, b
 		}
 		// Another request with the same key came first with one item or more, or an
 		// operation moved that one of them names.
-		if err := v.findItems(ctx, items, batch); err != nil {
+		if err := v.findItems(ctx, items); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batch events.Batch) (out []BatchItem, again bool, err error) {
+func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out []BatchItem, again bool, err error) {
 	out = make([]BatchItem, len(items))
 	var fresh []int
 	refused := refusals{inside: "/operation"}
@@ -379,7 +347,6 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item, batc
 	all := v.together(r.Caller.Principal)
 	for _, i := range fresh {
 		it := &items[i]
-		it.plan.intent.Batch = batch
 		all.add(projections.State{Operation: it.id}, v.intentEvent(r.one(), it.id, it.plan.intent))
 		if it.plan.create != nil {
 			drafts.Go(func() { v.cfg.Journal.Draft(ctx, it.plan.create) })

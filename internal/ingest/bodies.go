@@ -45,7 +45,6 @@ type BatchBody struct {
 
 // BatchElement is one of them.
 type BatchElement struct {
-	Key       *string        `json:"idempotency_key" required:"false" minLength:"1" maxLength:"255" example:"report-17" doc:"The item's own key, as a submit alone has it. Left out, the key of the whole and the item's place stand for it."`
 	Operation jsontext.Value `json:"operation" doc:"What is asked for: a body of POST /v1/operations."`
 }
 

@@ -70,7 +70,7 @@ func (v *Service) Submit(ctx context.Context, r SubmitRequest) (view View, repla
 	case !errors.Is(err, journal.ErrNoOperation):
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
-	return v.record(ctx, r, &s, id, fingerprint, events.Batch{})
+	return v.record(ctx, r, &s, id, fingerprint)
 }
 
 // full refuses a new operation where there is no room.
@@ -85,7 +85,7 @@ func (v *Service) full() *Refusal {
 }
 
 // record records an operation that was not found.
-func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest, batch events.Batch) (view View, replayed bool, err error) {
+func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (view View, replayed bool, err error) {
 	if refusal := v.full(); refusal != nil {
 		return View{}, false, refusal
 	}
@@ -94,7 +94,6 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 		return View{}, false, err
 	}
 	intent := p.intent
-	intent.Batch = batch
 	// The payload comes before the fact that names it. A crash in between leaves
 	// bytes that nothing refers to; the retry stores them again under the same
 	// digest.

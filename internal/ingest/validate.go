@@ -57,7 +57,7 @@ func (v *Service) validate(ctx context.Context, r SubmitRequest, s *Submission, 
 	case !errors.Is(err, journal.ErrNoOperation):
 		return View{}, fmt.Errorf("validate %s: %w", id, err)
 	}
-	return v.wouldRecord(ctx, r, s, id, fingerprint, events.Batch{})
+	return v.wouldRecord(ctx, r, s, id, fingerprint)
 }
 
 func (v *Service) wouldReplay(caller Caller, found projections.State, fingerprint events.Digest) (View, error) {
@@ -67,7 +67,7 @@ func (v *Service) wouldReplay(caller Caller, found projections.State, fingerprin
 	return view, err
 }
 
-func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest, batch events.Batch) (View, error) {
+func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (View, error) {
 	if refusal := v.full(); refusal != nil {
 		return View{}, refusal
 	}
@@ -76,7 +76,7 @@ func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submissio
 		return View{}, err
 	}
 	intent := p.intent
-	intent.Batch, intent.Payload = batch, events.Sum(s.Params)
+	intent.Payload = events.Sum(s.Params)
 	e := v.intentEvent(r, id, intent)
 	e.Previous = events.ChainStart(id)
 	state, _ := projections.Fold(projections.State{Operation: id}, projections.Entry{Sequence: 1, Time: e.Time, Event: e})
@@ -114,7 +114,7 @@ func (v *Service) warnings(ctx context.Context, s projections.State) ([]Warning,
 
 // validateBatch says what each item of a batch would do. With mode atomic one that would be
 // refused refuses the whole, as it would be.
-func (v *Service) validateBatch(ctx context.Context, r BatchRequest, items []item, batch events.Batch) ([]BatchItem, error) {
+func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, items []item) ([]BatchItem, error) {
 	out := make([]BatchItem, len(items))
 	errs := make([]error, len(items))
 	var group errgroup.Group
@@ -130,7 +130,7 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, items []ite
 			case it.found != nil:
 				view, errs[i] = v.wouldReplay(r.Caller, *it.found, it.fingerprint)
 			default:
-				view, errs[i] = v.wouldRecord(ctx, r.one(), &it.submission, it.id, it.fingerprint, batch)
+				view, errs[i] = v.wouldRecord(ctx, r.one(), &it.submission, it.id, it.fingerprint)
 			}
 			if errs[i] == nil {
 				out[i].Operation = &view
@@ -142,7 +142,7 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, items []ite
 	for i, err := range errs {
 		out[i].err = within(err, items[i].field)
 	}
-	if !batch.Atomic {
+	if mode != Atomic {
 		return out, nil
 	}
 	refused := refusals{inside: "/operation"}
