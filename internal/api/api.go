@@ -276,10 +276,14 @@ func newHandler(o Options) *handler {
 	return h
 }
 
+func noAddress() *ingest.Refusal {
+	return &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}
+}
+
 // nothing answers where there is no route.
 func (h *handler) nothing() http.HandlerFunc {
 	return h.at("", func(*call, http.ResponseWriter) error {
-		return &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}
+		return noAddress()
 	})
 }
 
@@ -352,6 +356,9 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 			return err
 		}
 		c.q = q
+	}
+	if route.body == bodyRaw && !h.o.Webhooks.Takes(c.r.PathValue("provider")) {
+		return noAddress() // whoever calls needs no key, so no body of theirs is kept for nothing
 	}
 	if err := c.readBody(route.body); err != nil {
 		return err

@@ -730,3 +730,22 @@ func TestRequestLineHasTheTrace(t *testing.T) {
 		t.Errorf("%d lines name the operation:\n%s", named, h.log)
 	}
 }
+
+// No body is read of a delivery that nobody takes: its sender needs no key.
+func TestForeignDeliveryIsNotRead(t *testing.T) {
+	h := newHarness(t)
+	for _, provider := range []string{"nobody", "example-ask"} {
+		read := false
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/hooks/"+provider, readerFunc(func([]byte) (int, error) {
+			read = true
+			return 0, io.EOF
+		}))
+		if h.handler.ServeHTTP(w, r); w.Code != http.StatusNotFound || read {
+			t.Errorf("%s: %d, read %t", provider, w.Code, read)
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -361,7 +361,7 @@ func (h *handler) hook(ctx context.Context, c *call) (answer, error) {
 	fresh, err := h.o.Webhooks.Receive(ctx, c.r.PathValue("provider"), address, signature.Delivery{Header: c.r.Header, Body: c.body})
 	switch {
 	case errors.Is(err, webhook.ErrUnknown):
-		return answer{}, &ingest.Refusal{Code: ingest.CodeNotFound, Detail: "there is nothing at this address"}
+		return answer{}, noAddress()
 	case errors.Is(err, webhook.ErrSignature):
 		return answer{}, &ingest.Refusal{Code: ingest.CodeSignatureInvalid}
 	case errors.Is(err, webhook.ErrTooLarge):

@@ -139,6 +139,13 @@ type Address struct {
 	Key       string // as it was given; see AddressKey
 }
 
+// Takes says whether deliveries of the provider can be taken here, so that the body of
+// one that cannot need not be read.
+func (r *Receiver) Takes(provider string) bool {
+	c, ok := r.cfg.Directory.Current(provider)
+	return ok && c.Webhook != nil && len(r.cfg.Directory.WebhookSecrets(provider)) > 0
+}
+
 // Receive verifies and stores one delivery. fresh is false if it was stored
 // before. nil means that it is stored; only then may the provider be told so.
 func (r *Receiver) Receive(ctx context.Context, provider string, address Address, d signature.Delivery) (fresh bool, err error) {
