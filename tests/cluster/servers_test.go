@@ -85,7 +85,7 @@ func (c *cluster) boot(t *testing.T, dir string, i int, accounts []string) *serv
 	text := fmt.Sprintf(`
 		server_name: node%d
 		listen: "127.0.0.1:-1"
-		jetstream: { store_dir: %q, max_mem: 64M, max_file: 1G }
+		jetstream: { store_dir: %q, max_mem: 64M, max_file: 64G }
 		system_account: SYS
 		accounts: { SYS: { users: [ { user: system, password: system } ] }, %s }
 		cluster: { name: test, listen: "127.0.0.1:-1", no_advertise: true, advertise: "127.0.0.1:1", accounts: [ %s ], routes: [ %s ] }
