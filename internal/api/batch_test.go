@@ -226,23 +226,8 @@ func TestBatchStoreFails(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := newHarness(t)
 					h.clock.real = true
-					var mu sync.Mutex
-					writes, dead := 0, false
-					faulty := memory.Inject(h.store, func(c memory.Call) memory.Fault {
-						mu.Lock()
-						defer mu.Unlock()
-						if dead {
-							return memory.Fault{Kind: memory.Unavailable}
-						}
-						if c.Op == memory.OpPublish || c.Op == memory.OpBatch {
-							if writes++; writes == failing {
-								dead = true
-								return memory.Fault{Kind: kind}
-							}
-						}
-						return memory.Fault{}
-					})
-					h.over(faulty)
+					store := h.dying(kind, failing)
+					store.arm()
 					status, _, _, p := h.batch("alice", "b", body)
 					if status != 503 || p.Code != ingest.CodeUnavailable || !p.Retryable || p.RetryWith != ingest.RetrySameKey {
 						t.Fatalf("%d %+v", status, p)
@@ -251,10 +236,7 @@ func TestBatchStoreFails(t *testing.T) {
 					if n != 0 && n != 3 {
 						t.Fatalf("%d intents", n)
 					}
-					mu.Lock()
-					dead, writes = false, 10 // the store is back, and what was late lands
-					mu.Unlock()
-					faulty.Land(t.Context())
+					store.back(t.Context())
 					n = h.intents()
 					status, replayed, v, p := h.batch("alice", "b", body)
 					if replayed != (n == 3) || status != map[bool]int{false: 202, true: 200}[n == 3] || len(v.Items) != 3 {

@@ -136,35 +136,14 @@ func TestCancelBatchStoreFails(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := newHarness(t)
 					h.clock.real = true
-					var mu sync.Mutex
-					writes, dead := -1000, false
-					faulty := memory.Inject(h.store, func(c memory.Call) memory.Fault {
-						mu.Lock()
-						defer mu.Unlock()
-						if dead {
-							return memory.Fault{Kind: memory.Unavailable}
-						}
-						if c.Op == memory.OpPublish || c.Op == memory.OpBatch {
-							if writes++; writes == failing {
-								dead = true
-								return memory.Fault{Kind: kind}
-							}
-						}
-						return memory.Fault{}
-					})
-					h.over(faulty)
+					store := h.dying(kind, failing)
 					list := []string{h.submitted("alice", "1"), h.submitted("alice", "2"), h.submitted("alice", "3")}
 					body := cancelOf("atomic", "enough", list...)
-					mu.Lock()
-					writes = 0
-					mu.Unlock()
+					store.arm()
 					if status, _, _, p := h.cancels("alice", "c", body); status != 503 || p.RetryWith != ingest.RetrySameKey {
 						t.Fatalf("%d %+v", status, p)
 					}
-					mu.Lock()
-					dead, writes = false, 10
-					mu.Unlock()
-					faulty.Land(t.Context())
+					store.back(t.Context())
 					cancelled := func() (n int) {
 						for _, id := range list {
 							if h.view("alice", id).State == projections.PhaseCancelled {

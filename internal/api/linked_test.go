@@ -168,36 +168,15 @@ func TestLinkedStoreFails(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := newHarness(t)
 					h.clock.real = true
-					var mu sync.Mutex
-					writes, dead := -1000, false
-					faulty := memory.Inject(h.store, func(c memory.Call) memory.Fault {
-						mu.Lock()
-						defer mu.Unlock()
-						if dead {
-							return memory.Fault{Kind: memory.Unavailable}
-						}
-						if c.Op == memory.OpPublish || c.Op == memory.OpBatch {
-							if writes++; writes == failing {
-								dead = true
-								return memory.Fault{Kind: kind}
-							}
-						}
-						return memory.Fault{}
-					})
-					h.over(faulty)
+					store := h.dying(kind, failing)
 					old := h.submitted("alice", "old")
 					h.play("attempted")
 					h.play("accepted job-1")
-					mu.Lock()
-					writes = 0
-					mu.Unlock()
+					store.arm()
 					if w, _, p := h.submit("alice", "new", naming("replaces", old, "")); w.Code != 503 || p.RetryWith != ingest.RetrySameKey {
 						t.Fatalf("%d %s", w.Code, w.Body)
 					}
-					mu.Lock()
-					dead, writes = false, 10
-					mu.Unlock()
-					faulty.Land(t.Context())
+					store.back(t.Context())
 					if links := len(h.view("alice", old).ReplacedBy); links != h.intents()-1 {
 						t.Errorf("%d links and %d intents", links, h.intents())
 					}

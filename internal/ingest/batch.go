@@ -355,8 +355,9 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 	for _, i := range fresh {
 		all.link(items[i].plan.before)
 	}
-	// A crash before this write leaves nothing but payloads that nothing names; a crash
-	// after it leaves all operations, which the same request finds by their ids.
+	// A crash before this write leaves payloads that nothing names, and claims of jobs that
+	// were to be adopted, which the same request finds to be its own; a crash after it
+	// leaves all operations, which that finds by their ids.
 	after, outcome, err := v.cfg.Journal.AppendAll(ctx, all.states, all.facts)
 	switch {
 	case err != nil:
