@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/broker/brokertest"
 )
 
 const holdVariable = "BROKER_TEST_HOLD_DIRECTORY"
@@ -55,6 +56,7 @@ func start(t *testing.T, c broker.Config) *broker.Broker {
 
 func TestRunsAreKnownAndCleanStopsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(brokertest.Outlast)
 		dir := filepath.Join(t.TempDir(), "new", "data")
 		b := start(t, config(dir, "one"))
 		if id, clean := b.LastRun(); id != "" || clean || b.Gone("one") {
@@ -133,6 +135,7 @@ func TestForeignAndNewerDirectoriesAreRefusedUntouched(t *testing.T) {
 
 func TestDirectoryLeftByACrashedFirstStartIsAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(brokertest.Outlast)
 		dir := t.TempDir()
 		for _, name := range []string{"lock", "format.new"} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
@@ -263,6 +266,7 @@ func TestFailing(t *testing.T) {
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				t.Cleanup(brokertest.Outlast)
 				dir := filepath.Join(t.TempDir(), "data")
 				b := start(t, config(dir, "one"))
 				for _, stream := range []string{"WAKEUPS", "HISTORY"} {

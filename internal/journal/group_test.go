@@ -17,6 +17,7 @@ import (
 
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/broker/brokertest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/conformance"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
@@ -625,11 +626,7 @@ func TestServerStopsUnderBatches(t *testing.T) {
 			t.Error("nothing went in a batch: the test shows nothing")
 		}
 		n.Close()
-		synctest.Wait()
-		if err := b.Stop(); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(10 * time.Second)
+		brokertest.End(t, b)
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/broker/brokertest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/conformance"
 )
@@ -33,12 +34,7 @@ func startServer(t *testing.T) *broker.Broker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		synctest.Wait() // the server sleeps under a lock when it stops, and somebody may wait for that
-		if err := b.Stop(); err != nil {
-			t.Error(err)
-		}
-		// Some of the server's loops look only now and then whether it ended.
-		time.Sleep(10 * time.Second)
+		brokertest.End(t, b)
 	})
 	return b
 }
@@ -89,11 +85,7 @@ func TestProvisionTwiceAndAfterRestart(t *testing.T) {
 				}
 			}
 			n.Close()
-			synctest.Wait()
-			if err := b.Stop(); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(10 * time.Second)
+			brokertest.End(t, b)
 		}
 	})
 }
@@ -342,10 +334,7 @@ func TestNothingIsBufferedWhileTheServerIsAway(t *testing.T) {
 		if _, err := c.Next(t.Context(), time.Second); !errors.Is(err, journal.ErrNoMessage) {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		if err := b.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		brokertest.Stop(t, b)
 		synctest.Wait()
 		m := journal.Outgoing{Subject: "facts.0.01.op_a"}
 		if _, err := n.Publish(t.Context(), journal.Ledger, m); !errors.Is(err, journal.ErrUnanswered) {
@@ -365,11 +354,7 @@ func TestNothingIsBufferedWhileTheServerIsAway(t *testing.T) {
 			t.Errorf("cursor after the return: %+v, %v", got, err)
 		}
 		n.Close()
-		synctest.Wait()
-		if err := b.Stop(); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(10 * time.Second)
+		brokertest.End(t, b)
 	})
 }
 

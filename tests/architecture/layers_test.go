@@ -35,6 +35,7 @@ var house = laws{
 		{"internal/api", "internal/mcpapi", "internal/intake"},
 		{"internal/telemetry"},
 		{"internal/wire", "internal/broker", "internal/journal/conformance"},
+		{"internal/broker/brokertest"},
 		{"internal/launch", "tests/page"},
 		{"cmd/...", "tests/..."},
 	},

@@ -26,7 +26,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,6 +33,7 @@ import (
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/broker/brokertest"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
@@ -156,6 +156,7 @@ func New(t testing.TB, o Options) *House {
 	t.Cleanup(func() {
 		h.Sim.Close()
 		h.Stop()
+		brokertest.Outlast()
 	})
 	return h
 }
@@ -456,18 +457,8 @@ func (h *House) Abandon() error {
 	h.HTTP.CloseIdleConnections()
 	h.Admin.CloseIdleConnections()
 	h.nats.Close()
-	h.stopStore()
+	brokertest.Stop(h.T, h.Broker)
 	return err
-}
-
-// stopStore lets the server end what is under way in it first. It sleeps while
-// it holds a lock when it stops, and time stands still in a bubble for as long as
-// somebody waits for a lock.
-func (h *House) stopStore() {
-	synctest.Wait()
-	if err := h.Broker.Stop(); err != nil {
-		h.T.Errorf("stop the store: %v", err)
-	}
 }
 
 // Kill ends the service as kill -9 does: nothing that it still tries reaches the
@@ -480,7 +471,7 @@ func (h *House) Kill() {
 	h.HTTP.CloseIdleConnections()
 	h.Admin.CloseIdleConnections()
 	h.nats.Close()
-	h.stopStore()
+	brokertest.Stop(h.T, h.Broker)
 }
 
 // Submit asks for an operation with the parameters given as JSON text.

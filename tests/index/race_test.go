@@ -14,6 +14,7 @@ import (
 	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/broker/brokertest"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
@@ -231,10 +232,7 @@ func embedded(t *testing.T) *place {
 	}
 	t.Cleanup(func() {
 		n.Close()
-		synctest.Wait() // see harness.House
-		if err := b.Stop(); err != nil {
-			t.Error(err)
-		}
+		brokertest.End(t, b)
 	})
 	p := &place{t: t, store: n}
 	p.j = p.journalOver(n)

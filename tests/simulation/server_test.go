@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/broker"
+	"github.com/counterfoil/counterfoil/internal/broker/brokertest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 )
 
@@ -21,14 +22,7 @@ func onServer(t *testing.T, seeds []uint64, tracing bool, each func(*world)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() {
-			synctest.Wait() // see harness.House
-			if err := b.Stop(); err != nil {
-				t.Error(err)
-			}
-			// Some of the server's loops look only now and then whether it ended.
-			time.Sleep(10 * time.Second)
-		}()
+		defer brokertest.End(t, b)
 		n, err := journal.Connect(t.Context(), journal.Config{Dial: b.InProcess, Name: "simulation", Replicas: 1})
 		if err != nil {
 			t.Fatal(err)
