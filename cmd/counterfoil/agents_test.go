@@ -181,6 +181,64 @@ func TestAgentsByNATS(t *testing.T) {
 	}
 }
 
+// TestAgentsWithOneMessageID: both intents are answered, whoever had the id before.
+func TestAgentsWithOneMessageID(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	at, _, end := servedWithAgents(t, data)
+	defer end()
+	operations := map[string]string{}
+	var acks []jetstream.PubAckFuture
+	var verdicts []*nats.Subscription
+	for _, who := range []string{"alice", "bob"} {
+		conn, err := nats.Connect(at, nats.Token(keyFor(t, data, who)), nats.NoReconnect())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		told, err := conn.SubscribeSync("verdicts." + who + ".*")
+		if err = errors.Join(err, conn.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		verdicts = append(verdicts, told)
+		js, err := jetstream.New(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The option by which libraries set the header.
+		ack, err := js.PublishMsgAsync(&nats.Msg{Subject: "intents." + who, Data: []byte(`{"provider":"example","params":{"n":1}}`), Header: nats.Header{
+			"ce-specversion": {"1.0"}, "ce-type": {"dev.counterfoil.operation.submit.v1"}, "ce-source": {"/a"}, "ce-id": {"1"},
+		}}, jetstream.WithMsgID("1"), jetstream.WithExpectStream("INTENTS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		acks = append(acks, ack)
+	}
+	for i, told := range verdicts {
+		select {
+		case ack := <-acks[i].Ok():
+			if ack.Duplicate {
+				t.Errorf("%+v", ack)
+			}
+		case err := <-acks[i].Err():
+			t.Fatal(err)
+		case <-time.After(20 * time.Second):
+			t.Fatal("no acknowledgement came")
+		}
+		m, err := told.NextMsg(20 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v ingest.IntentVerdict
+		if err := json.Unmarshal(m.Data, &v); err != nil || v.Status != 202 || v.Operation == nil {
+			t.Fatalf("%s: %s %v", m.Subject, m.Data, err)
+		}
+		operations[v.Operation.ID] = m.Subject
+	}
+	if len(operations) != 2 {
+		t.Errorf("got %v", operations)
+	}
+}
+
 func TestAgentFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string

@@ -109,7 +109,7 @@ func writeAgent(b *bytes.Buffer, account, principal, key, public string, who ing
   ]
 }
 `, principal, key, public, quoted(publish...), quoted(subscribe...),
-		account, may.Stored, may.Intents, account, may.Direct, account, may.Verdicts)
+		account, may.Offered, may.Intents, account, may.Direct, account, may.Verdicts)
 }
 
 // agentSeed gives the public key of the seed in the file, which it makes if it is not

@@ -115,6 +115,11 @@ func TestNATSUsers(t *testing.T) {
 	if err := store.Provision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	door, err := journal.OpenDoor(journal.Config{URLs: s.ClientURL(), Credentials: func() ([]byte, error) { return bytes.Clone(seed), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer door.Close()
 
 	connect := func(principal string) (*nats.Conn, chan error) {
 		t.Helper()

@@ -193,6 +193,7 @@ func (l *local) mend(ctx context.Context, o options, stop context.CancelCauseFun
 type local struct {
 	broker   *broker.Broker
 	nats     *journal.NATS
+	door     *journal.Door // of agents; nil if none are let in
 	setup    *launch.Setup
 	service  *wire.Service
 	listener net.Listener
@@ -297,10 +298,18 @@ func open(ctx context.Context, o options, builtin fs.FS, log *slog.Logger, chang
 	if change != nil {
 		change(config)
 	}
-	if l.service, err = wire.New(ctx, *config); err == nil {
-		let.open(l.service)
+	if l.service, err = wire.New(ctx, *config); err != nil {
+		return nil, err
 	}
-	return l, err
+	if let.agents != nil {
+		// Before agents are let in: until then nobody takes what they publish.
+		l.door, err = journal.OpenDoor(journal.Config{Dial: l.broker.InProcess, Name: "counterfoil door", Logger: log})
+		if err != nil {
+			return nil, err
+		}
+	}
+	let.open(l.service)
+	return l, nil
 }
 
 // keys opens the keys file. At the first start it makes one key: a crash
@@ -323,6 +332,9 @@ func (l *local) keys(path string, now time.Time) (*ingest.Keys, error) {
 // close lets go of everything, in the reverse order of opening.
 func (l *local) close() error {
 	errs := []error{l.setup.Close()}
+	if l.door != nil {
+		l.door.Close()
+	}
 	if l.nats != nil {
 		l.nats.Close()
 	}

@@ -20,7 +20,8 @@ import (
 // answer, which the server would publish there in its own name. Three subjects lead
 // out of it, and the server makes their other ends:
 //
-//   - intents.<principal> is intents.<principal>.<key> of the store;
+//   - intents.<principal> is offers.<principal>.<key> of the store, which a door takes
+//     (package journal);
 //   - $JS.API.DIRECT.GET.VERDICTS.verdicts.<principal>.<token> reads a verdict;
 //   - verdicts.<principal>.<token> is told as it is stored.
 //
@@ -253,7 +254,7 @@ func (g *gate) account(s *server.Server, a Agent) (*server.Account, error) {
 	store := s.GlobalAccount()
 	may := journal.SubjectsOf(a.Principal, a.Key)
 	return account, errors.Join(
-		account.AddServiceImport(store, may.Intents, may.Stored),
+		account.AddServiceImport(store, may.Intents, may.Offered),
 		account.AddServiceImport(store, may.Direct, may.Direct),
 		account.AddStreamImport(store, may.Verdicts, ""),
 	)

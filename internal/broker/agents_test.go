@@ -60,7 +60,9 @@ func (d *doorman) Still(a broker.Agent) (broker.Agent, error) {
 type port struct {
 	t       *testing.T
 	url     string
+	dial    func() (net.Conn, error)
 	store   *journal.NATS
+	door    *journal.Door
 	doorman *doorman
 	log     *syncBuilder
 	tls     *tls.Config // of clients
@@ -106,7 +108,20 @@ func openPort(t *testing.T, server, client *tls.Config) *port {
 	if err := p.store.Provision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	p.dial = b.InProcess
+	p.door = p.open()
 	return p
+}
+
+// open opens a door beside those that are open.
+func (p *port) open() *journal.Door {
+	p.t.Helper()
+	d, err := journal.OpenDoor(journal.Config{Dial: p.dial, Logger: slog.New(slog.NewTextHandler(p.log, nil))})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(d.Close)
+	return d
 }
 
 // agent is a client of the public library, as agents have it.

@@ -14,7 +14,7 @@ import (
 // account of the store an agent could write to every stream.
 type AgentSubjects struct {
 	Intents  string // it publishes there
-	Stored   string // the same in the store's account: the server writes the key into it
+	Offered  string // the same in the store's account: the server writes the key into it
 	Verdicts string // it subscribes to that
 	Direct   string // it asks there for single verdicts
 	Inboxes  string // it subscribes to that
@@ -24,7 +24,7 @@ type AgentSubjects struct {
 func SubjectsOf(principal, key string) AgentSubjects {
 	verdicts := "verdicts." + principal + ".*"
 	return AgentSubjects{
-		Intents: "intents." + principal, Stored: "intents." + principal + "." + key,
+		Intents: intents + principal, Offered: offers + principal + "." + key,
 		Verdicts: verdicts, Direct: directVerdicts + verdicts, Inboxes: "_INBOX.>",
 	}
 }
@@ -47,12 +47,18 @@ func (s AgentSubjects) Permissions(submits, reads bool) (publish, subscribe []st
 	return publish, subscribe
 }
 
+const (
+	// intents begins the subjects that INTENTS stores, offers those that a [Door] takes.
+	intents = "intents."
+	offers  = "offers."
+)
+
 const directVerdicts = apiPrefix + "DIRECT.GET." + string(Verdicts) + "."
 
 // AgentExports are what the store's account lets other accounts have: services, which
 // are asked, and streams, which are heard.
 func AgentExports() (services, streams []string) {
-	return []string{"intents.*.*", directVerdicts + "verdicts.*.*"}, []string{"verdicts.*.*"}
+	return []string{offers + "*.*", directVerdicts + "verdicts.*.*"}, []string{"verdicts.*.*"}
 }
 
 // NewAgentSeed makes what an agent proves by that it is one: the seed of an nkey,

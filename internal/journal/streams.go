@@ -30,9 +30,9 @@ const (
 	intentsBytes = 1 << 30 // of all
 
 	// The least the server allows. We send no Nats-Msg-Id, and at its start the server
-	// reads all messages of so long. Agents may send one: what that does to an intent is
-	// in docs/NATS.md. A stream with a source could be without a window, but the
-	// server's goroutine that looks for the source outlives its stop.
+	// reads all messages of so long. What agents send has none when it is stored, see
+	// Door. A stream with a source could be without a window, but the server's goroutine
+	// that looks for the source outlives its stop.
 	duplicates = 100 * time.Millisecond
 )
 

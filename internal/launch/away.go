@@ -28,6 +28,7 @@ const (
 	leastDifference             = time.Second
 	mostDifference              = 5 * time.Minute
 	mostDrain                   = 10 * time.Minute
+	storeHint                   = "--nats, --nats-creds and --nats-ca say where the servers are and who we are to them; the servers need JetStream"
 	provisionHint               = "counterfoil provision makes the streams, with the credentials of whoever may administer them"
 	natsSchemes, natsTLSSchemes = "nats ws", "tls wss"
 )
@@ -36,13 +37,40 @@ const (
 // takes the number that the streams were provisioned with. regained is called
 // when a lost connection is there again; nil calls nobody.
 func (s *Store) Connect(ctx context.Context, name string, replicas int, regained func(), log *slog.Logger) (*journal.NATS, error) {
-	if err := s.check(); err != nil {
+	config, err := s.config(name, log)
+	if err != nil {
 		return nil, err
 	}
-	config := journal.Config{URLs: s.URLs, Name: name, Replicas: replicas, Regained: regained, Logger: log}
+	config.Replicas, config.Regained = replicas, regained
+	n, err := journal.Connect(ctx, config)
+	if err != nil {
+		return nil, &Error{Err: err, Hint: storeHint}
+	}
+	return n, nil
+}
+
+// door takes what agents publish there.
+func (s *Store) door(name string, log *slog.Logger) (*journal.Door, error) {
+	config, err := s.config(name, log)
+	if err != nil {
+		return nil, err
+	}
+	d, err := journal.OpenDoor(config)
+	if err != nil {
+		return nil, &Error{Err: err, Hint: storeHint}
+	}
+	return d, nil
+}
+
+// config is how the servers are reached.
+func (s *Store) config(name string, log *slog.Logger) (journal.Config, error) {
+	if err := s.check(); err != nil {
+		return journal.Config{}, err
+	}
+	config := journal.Config{URLs: s.URLs, Name: name, Logger: log}
 	var err error
 	if config.TLS, err = s.tls(); err != nil {
-		return nil, err
+		return journal.Config{}, err
 	}
 	if s.Creds != "" {
 		config.Credentials = func() ([]byte, error) {
@@ -53,11 +81,7 @@ func (s *Store) Connect(ctx context.Context, name string, replicas int, regained
 			return text, nil
 		}
 	}
-	n, err := journal.Connect(ctx, config)
-	if err != nil {
-		return nil, &Error{Err: err, Hint: "--nats, --nats-creds and --nats-ca say where the servers are and who we are to them; the servers need JetStream"}
-	}
-	return n, nil
+	return config, nil
 }
 
 // check refuses URLs with secrets in them and ones that are none.
@@ -127,6 +151,7 @@ type away struct {
 	service *wire.Service
 	setup   *Setup
 	nats    *journal.NATS
+	door    *journal.Door // of agents; nil if none are let in
 }
 
 // open makes the roles ready to run. It refuses streams that are missing or not
@@ -169,8 +194,15 @@ func open(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, log *
 	c.Store, c.Check, c.Regained, c.StoreTime = a.nats, a.nats.Check, regained, a.nats.Time
 	c.Intents = o.Intents
 	c.ClockDifference, c.Seats, c.Drain = o.ClockDifference, seats{a.nats}, o.Drain
-	a.service, err = wire.New(ctx, *c)
-	return a, err
+	if a.service, err = wire.New(ctx, *c); err != nil {
+		return nil, err
+	}
+	if roles.Any(wire.Ingest) && o.Intents {
+		if a.door, err = o.Store.door("counterfoil door "+c.Run, log); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
 }
 
 func checkHint(err error) error {
@@ -216,6 +248,9 @@ func (s seats) TakeSeat(ctx context.Context, partition int) (projector.Seat, err
 // close lets go of everything.
 func (a *away) close() error {
 	err := a.setup.Close()
+	if a.door != nil {
+		a.door.Close()
+	}
 	if a.nats != nil {
 		a.nats.Close()
 	}

@@ -97,7 +97,7 @@ func (o *Options) AwayFlags(f *pflag.FlagSet, roles wire.Roles) {
 	}
 	if roles.Any(wire.Ingest) {
 		f.StringVar(&o.Keys, "keys", "", "file of API keys (with --nats)")
-		f.BoolVar(&o.Intents, "nats-agents", false, "the servers let agents in (counterfoil nats-users), and the description of the API says so (with --nats)")
+		f.BoolVar(&o.Intents, "nats-agents", false, "the servers let agents in (counterfoil nats-users): take what they publish, and say so in the description of the API (with --nats)")
 	}
 	if roles.Any(wire.Poller) {
 		f.DurationVar(&o.Drain, "drain", 20*time.Second, "how long calls under way may go on once it is told to stop, 0s to 10m (with --nats)")

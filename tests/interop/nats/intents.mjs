@@ -54,6 +54,24 @@ check('structured: the same intent is the same operation', again.status === 200 
 const answer = await fetch(new URL(`/v1/operations/${said.operation.id}`, server), { headers: authorization });
 check('the operation is there by HTTP', answer.status === 200, answer.status);
 
+// By the library's JetStream publish, with an id that the server would take for the same
+// message: both are stored, and neither is acknowledged as a duplicate.
+const js = nc.jetstream({ timeout: 5000 });
+const acks = [];
+for (const id of [`${run}-3`, `${run}-4`]) {
+  const message = HTTP.structured(event(id, { provider: 'example', params: { n: 1 }, session: run }));
+  const h = headers();
+  h.set('content-type', 'application/cloudevents+json');
+  acks.push(await js.publish(`intents.${principal}`, text.encode(message.body), { headers: h, msgID: run, expect: { streamName: 'INTENTS' } }));
+}
+check('JetStream publish: each is stored', acks.every((a) => a.stream === 'INTENTS' && !a.duplicate) && acks[1].seq > acks[0].seq, acks);
+for (const id of [`${run}-3`, `${run}-4`]) {
+  const v = await verdict({ id, source: '/interop' });
+  check(`the verdict on ${id.slice(-1)} came`, v.status === 202, v);
+}
+const guess = await js.publish(`intents.${principal}`, text.encode('x'), { expect: { lastSequence: 1 } }).then(() => undefined, (e) => e);
+check('an expected sequence is refused, and tells nothing', guess?.api_error?.err_code === 10003, guess);
+
 const bad = event(`${run}-2`, { provider: 'nobody', params: {} });
 await publish(bad, 'binary');
 const problem = await verdict(bad);
