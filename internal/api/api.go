@@ -125,6 +125,7 @@ type route struct {
 	open         bool // no key needed
 	either       bool // with a key it says more than without
 	person       bool // a browser may give the key as a password
+	begins       bool // it begins operations, so that its answers tell what quotas leave
 	handle       func(context.Context, *call) (answer, error)
 	sheet        sheet
 	query        []string // parameters it takes
@@ -134,6 +135,12 @@ type route struct {
 // strict says that a parameter that the route does not know is refused. Those who
 // call without a key are providers, load balancers and browsers, which add some.
 func (r route) strict() bool { return !r.open }
+
+// beginning is the route as one that begins operations.
+func (r route) beginning() route {
+	r.begins = true
+	return r
+}
 
 // early says that it is answered before the service can do what it is asked for:
 // pages that are always the same, and what tells how the service is.
@@ -189,14 +196,14 @@ func (h *handler) routes() []route {
 		list = append(list,
 			get(eventsPath, true, h.asyncapi, asyncapiSheet()),
 			get(catalogPath, true, h.catalog, catalogSheet()),
-			post("/v1/operations", bodyJSON, h.submit, submitSheet()),
-			post("/v1/operations:batch", bodyJSON, h.batch, batchSheet()),
+			post("/v1/operations", bodyJSON, h.submit, submitSheet()).beginning(),
+			post("/v1/operations:batch", bodyJSON, h.batch, batchSheet()).beginning(),
 			post("/v1/operations:cancel", bodyJSON, h.cancelBatch, cancelBatchSheet()),
 			get("/v1/operations", false, h.list, listSheet()),
 			get("/v1/operations/{id}", false, h.get, getSheet()),
 			get("/v1/operations/{id}/events", false, h.watch, watchSheet()),
 			get(eventPath, false, h.feed, feedSheet()),
-			post(eventPath, bodyEvent, h.event, eventSheet()),
+			post(eventPath, bodyEvent, h.event, eventSheet()).beginning(),
 			get("/v1/operations/{id}/timeline", false, h.timeline, timelineSheet()),
 			get("/v1/operations/{id}/result", false, h.result, resultSheet()),
 			post("/v1/operations/{id}/cancel", bodyOptional, h.cancel, cancelSheet()),
@@ -325,7 +332,7 @@ func (h *handler) at(pattern string, serve func(*call, http.ResponseWriter) erro
 	}
 }
 
-func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
+func (h *handler) serve(c *call, w http.ResponseWriter, route route) (err error) {
 	if !route.open && (!route.either || len(c.r.Header["Authorization"]) > 0) {
 		header := c.r.Header["Authorization"]
 		if route.person {
@@ -339,6 +346,13 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 			return err
 		}
 		c.caller = caller
+	}
+	if route.begins {
+		defer func() {
+			if err != nil { // it is answered behind this
+				rateLimit(w.Header(), h.o.Service.Quotas(c.caller))
+			}
+		}()
 	}
 	if !route.early() && !h.opened(c.r.Context()) {
 		return &ingest.Refusal{
@@ -377,6 +391,9 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) error {
 	a, err := route.handle(ctx, c)
 	if err != nil {
 		return err
+	}
+	if route.begins {
+		rateLimit(w.Header(), h.o.Service.Quotas(c.caller))
 	}
 	return a.write(w)
 }

@@ -28,6 +28,12 @@ func (s *shared) differs(target, etag string, body []byte) string {
 		return ""
 	}
 	delete(v, "next_poll_after")
+	if quotas, ok := v["quotas"].([]any); ok {
+		for _, q := range quotas {
+			delete(q.(map[string]any), "remaining")
+			delete(q.(map[string]any), "more_in_s")
+		}
+	}
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err.Error()

@@ -198,8 +198,19 @@ func (r route) codesOf() []ingest.Code {
 	if len(r.offers()) > 0 {
 		codes = append(codes, ingest.CodeNotAcceptable)
 	}
+	if r.begins {
+		codes = append(codes, ingest.CodeRateExceeded, ingest.CodeTooManyOpen)
+	}
 	slices.Sort(codes)
 	return slices.Compact(codes)
+}
+
+// told are the headers of all answers to whoever is known.
+func (r route) told() []string {
+	if r.begins {
+		return []string{"RateLimit", "RateLimit-Policy"}
+	}
+	return nil
 }
 
 // describe is the document's entry for the route.
@@ -242,6 +253,9 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 		for _, name := range o.always {
 			answer.Headers[name] = &huma.Header{Ref: "#/components/headers/" + name}
 		}
+		for _, name := range r.told() {
+			answer.Headers[name] = &huma.Header{Ref: "#/components/headers/" + name}
+		}
 		for _, name := range o.maybe {
 			answer.Headers[name] = &huma.Header{Ref: "#/components/headers/" + name}
 		}
@@ -277,6 +291,11 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 		}
 		answer.Description = strings.TrimSpace(answer.Description + " " + strings.Join(texts, " "))
 		answer.Content[problemType] = &huma.MediaType{Schema: problemOf(names)}
+		if status != http.StatusUnauthorized {
+			for _, name := range r.told() {
+				answer.Headers[name] = &huma.Header{Ref: "#/components/headers/" + name}
+			}
+		}
 		switch status {
 		case http.StatusUnauthorized:
 			if slices.Contains(codes, ingest.CodeUnauthenticated) {
@@ -286,7 +305,7 @@ func (r route) describe(doc *huma.OpenAPI) *huma.Operation {
 			answer.Headers["Accept-Post"] = &huma.Header{Ref: "#/components/headers/Accept-Post"}
 		case http.StatusRequestedRangeNotSatisfiable:
 			answer.Headers["Content-Range"] = &huma.Header{Ref: "#/components/headers/Content-Range"}
-		case http.StatusServiceUnavailable:
+		case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 			answer.Headers["Retry-After"] = &huma.Header{Ref: "#/components/headers/Retry-After"}
 		}
 	}

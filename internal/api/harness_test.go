@@ -144,6 +144,8 @@ type harness struct {
 	keys     string        // the keys file
 	open     chan struct{} // see Options.Open
 	streams  ingest.StreamLimits
+	quotas   ingest.Quotas // of every principal
+	exceeded []ingest.Policy
 }
 
 type lockedWriter struct {
@@ -189,6 +191,11 @@ func (h *harness) over(store journal.Store) *harness {
 		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
 		ClockDifference: h.skew, Full: func() bool { return h.full }, Streams: h.streams,
+		Quotas: func(string) ingest.Quotas { return h.quotas }, Exceeded: func(p ingest.Policy) {
+			mu.Lock()
+			defer mu.Unlock()
+			h.exceeded = append(h.exceeded, p)
+		},
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{

@@ -337,7 +337,18 @@ func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
 		return !h.serves[a.Method+" "+path]
 	})
 	header := map[string]string{"Cache-Control": "private, max-age=60", "Vary": "Authorization"}
-	return c.fresh(shown, header, func(text []byte) string { return `"` + sumOf(text) + `"` })
+	// What is left of quotas moves with the clock and with every submit: it is no part of
+	// the tag, as next_poll_after is none.
+	lasting := shown
+	lasting.Quotas = slices.Clone(shown.Quotas)
+	for i := range lasting.Quotas {
+		lasting.Quotas[i].Remaining, lasting.Quotas[i].More = nil, 0
+	}
+	sum, err := encode(lasting)
+	if err != nil {
+		return answer{}, err
+	}
+	return c.fresh(shown, header, func([]byte) string { return `"` + sumOf(sum) + `"` })
 }
 
 // alive says that the process answers, whatever it depends on.

@@ -126,6 +126,8 @@ func anys[T any](list []T) []any {
 func headers() map[string]string {
 	return map[string]string{
 		"ETag":                "Strong. For an operation it has the version, and a sum of all that this caller is shown but next_poll_after.",
+		"RateLimit-Policy":    "The quotas of your principal (draft-ietf-httpapi-ratelimit-headers-12): q operations, begun in w seconds (submit), or under way (open).",
+		"RateLimit":           "What is left of them: r operations can be begun now, one more in t seconds. Best effort, and of the process that answers.",
 		"Retry-After":         "Seconds after which asking again may show something new, or may succeed.",
 		"Location":            "Where the thing that was made is found.",
 		"Content-Location":    "The operation that the body shows.",

@@ -331,6 +331,15 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 	if refusal := v.full(); refusal != nil {
 		return nil, false, refusal
 	}
+	ids := make([]string, len(fresh))
+	for n, i := range fresh {
+		ids[n] = items[i].id
+	}
+	settle, err := v.begin(r.Caller, ids...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { settle(err == nil && !again) }()
 	if err := v.keepAll(ctx, items, fresh); err != nil {
 		return nil, false, err
 	}

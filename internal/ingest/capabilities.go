@@ -27,6 +27,8 @@ type Capabilities struct {
 	Decisions []events.DecisionKind `json:"decisions"`
 	States    []string              `json:"states"`
 	Limits    LimitsView            `json:"limits"`
+	// Quotas are the caller's principal's.
+	Quotas []QuotaView `json:"quotas,omitzero"`
 	// Modes are those of requests for several things; the first is meant where none is named.
 	Modes []ModeView `json:"modes"`
 }
@@ -181,7 +183,7 @@ func (v *Service) Capabilities(caller Caller) Capabilities {
 		Principal: caller.Principal, KeyID: caller.KeyID, Team: caller.Team(), Scopes: append([]Scope{}, caller.Scopes...),
 		Operator: caller.Operator, Expires: moment(caller.Expires),
 	}
-	out.Actions, out.Providers = v.actionViews(caller), []ProviderView{}
+	out.Actions, out.Providers, out.Quotas = v.actionViews(caller), []ProviderView{}, v.Quotas(caller)
 	for _, name := range v.providersOf(caller) {
 		c, ok := v.cfg.Directory.Current(name)
 		if !ok {

@@ -60,6 +60,8 @@ const (
 	CodeNewerVersion        Code = "newer_version"
 	CodeBatchTooLarge       Code = "batch_too_large"
 	CodeTooManyStreams      Code = "too_many_streams"
+	CodeRateExceeded        Code = "rate_exceeded"
+	CodeTooManyOpen         Code = "too_many_open"
 	CodeNotAcceptable       Code = "not_acceptable"
 	CodeRangeUnsatisfied    Code = "range_not_satisfiable"
 	CodeCursorExpired       Code = "cursor_expired"
@@ -155,6 +157,8 @@ func Meanings() []Meaning {
 		{CodeKeyReused, 422, "The key was used for another request", false, RetryNever, "If operation_id is what you mean, read it. Only a new intent takes a new key: with one, the same intent would be done twice."},
 		{CodePrecondition, 428, "The If-Match header is required", false, RetrySameKey, "Send the ETag of the state the decision was made on."},
 		{CodeTooManyStreams, 429, "Too many streams are open", true, RetrySameKey, "End one, or ask again after Retry-After; a wait of an operation is no stream."},
+		{CodeRateExceeded, 429, "You have begun as many operations as you may for now", true, RetrySameKey, "Nothing was recorded. Send it again after Retry-After with the same Idempotency-Key; RateLimit says what is left."},
+		{CodeTooManyOpen, 429, "Too many of your operations have not ended", true, RetrySameKey, "Nothing was recorded. Send it again with the same Idempotency-Key once some have ended; GET /v1/operations lists them: cancel what is not needed, and decide on what has stopped."},
 		{CodeInternal, 500, "Something went wrong here", true, RetrySameKey, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
 		{CodeUnavailable, 503, "The store does not answer", true, RetrySameKey, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
 		{CodeStorageLow, 503, "There is too little room for new operations", true, RetrySameKey, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},
@@ -264,6 +268,7 @@ type Refusal struct {
 	State      projections.Phase
 	Allowed    []string      // values that would have been taken
 	Requires   Scope         // the scope that the caller's key lacks
+	Violated   []Policy      // the quotas that do not allow it
 	Key        string        // id of a key that was the right one once; for the log alone
 	KeyState   string        // why it is not any more; for the log alone
 	RetryAfter time.Duration // 0: none to name

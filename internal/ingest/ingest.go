@@ -99,6 +99,13 @@ type Config struct {
 	// Streams bounds the streams that are open at once. Optional.
 	Streams StreamLimits
 
+	// Quotas gives what a principal may begin, as it is configured now. Nil: the defaults
+	// for all.
+	Quotas func(principal string) Quotas
+	// Exceeded is told of every new operation, or batch of them for all or none, that a
+	// quota refused. Nil: nobody.
+	Exceeded func(Policy)
+
 	// Log is told what callers are not. Nil: nobody.
 	Log *slog.Logger
 
@@ -108,11 +115,13 @@ type Config struct {
 }
 
 // Service answers callers. It is safe for concurrent use. All it keeps is what it
-// knows of operations that somebody waits for.
+// knows of operations that somebody waits for, and what principals have used of their
+// quotas.
 type Service struct {
 	cfg     Config
 	news    *news
 	streams streams
+	quotas  *quotas
 }
 
 // New makes a Service.
@@ -120,7 +129,13 @@ func New(cfg Config) *Service {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{cfg: cfg, news: newNews(cfg.Journal, cfg.Clock, cfg.Log), streams: streams{limits: cfg.Streams.OrDefault(), by: map[string]int{}}}
+	if cfg.Exceeded == nil {
+		cfg.Exceeded = func(Policy) {}
+	}
+	return &Service{
+		cfg: cfg, news: newNews(cfg.Journal, cfg.Clock, cfg.Log), streams: streams{limits: cfg.Streams.OrDefault(), by: map[string]int{}},
+		quotas: newQuotas(cfg.Quotas, cfg.Clock.Now),
+	}
 }
 
 // Run follows the ledger for callers who wait, while there are any, until ctx ends.

@@ -33,17 +33,20 @@ type Problem struct {
 	Code      Code   `json:"code"`
 	Retryable bool   `json:"retryable"`
 	// RetryAfter is in seconds, and what the Retry-After header says; 0: none to name.
-	RetryAfter int               `json:"retry_after_s,omitempty"`
-	RetryWith  RetryWith         `json:"retry_with"`
-	Hint       string            `json:"hint"`
-	Values     Values            `json:"values,omitempty"` // those in the detail that no other member has
-	Errors     []FieldError      `json:"errors,omitempty"`
-	Allowed    []string          `json:"allowed,omitempty"`
-	Requires   Scope             `json:"requires,omitempty"` // the scope that the caller's key lacks
-	Operation  string            `json:"operation_id,omitempty"`
-	State      projections.Phase `json:"state,omitempty"`
-	Provider   *ProblemView      `json:"problem,omitempty"`
-	Docs       string            `json:"docs"`
+	RetryAfter int          `json:"retry_after_s,omitempty"`
+	RetryWith  RetryWith    `json:"retry_with"`
+	Hint       string       `json:"hint"`
+	Values     Values       `json:"values,omitempty"` // those in the detail that no other member has
+	Errors     []FieldError `json:"errors,omitempty"`
+	Allowed    []string     `json:"allowed,omitempty"`
+	Requires   Scope        `json:"requires,omitempty"` // the scope that the caller's key lacks
+	// Violated names the quotas that do not allow it, as RateLimit fields do; the member's
+	// name is that of the registered problem type quota-exceeded.
+	Violated  []Policy          `json:"violated-policies,omitempty"`
+	Operation string            `json:"operation_id,omitempty"`
+	State     projections.Phase `json:"state,omitempty"`
+	Provider  *ProblemView      `json:"problem,omitempty"`
+	Docs      string            `json:"docs"`
 }
 
 // RefusalOf is what a caller is told of an error. What broke stays in the log.
@@ -69,7 +72,7 @@ func ProblemOf(err error, instance, base string) Problem {
 		Type: base + string(refusal.Code), Title: meaning.Title, Status: meaning.Status, Detail: refusal.Detail,
 		Instance: instance, Code: refusal.Code, Retryable: meaning.Retryable,
 		RetryAfter: wholeSeconds(refusal.RetryAfter), RetryWith: meaning.RetryWith, Hint: meaning.Advice,
-		Values: refusal.Values, Errors: refusal.Errors, Allowed: refusal.Allowed, Requires: refusal.Requires, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
+		Values: refusal.Values, Errors: refusal.Errors, Allowed: refusal.Allowed, Requires: refusal.Requires, Violated: refusal.Violated, Operation: refusal.Operation, State: refusal.State, Provider: refusal.Provider,
 		Docs: problemDocs + string(refusal.Code),
 	}
 }

@@ -93,6 +93,11 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 	if err != nil {
 		return View{}, false, err
 	}
+	settle, err := v.begin(r.Caller, id)
+	if err != nil {
+		return View{}, false, err
+	}
+	defer func() { settle(err == nil && !replayed) }()
 	intent := p.intent
 	// The payload comes before the fact that names it. A crash in between leaves
 	// bytes that nothing refers to; the retry stores them again under the same

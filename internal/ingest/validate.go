@@ -75,6 +75,9 @@ func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submissio
 	if err != nil {
 		return View{}, err
 	}
+	if refusal := v.quotas.would(r.Caller.Principal, 1, false); refusal != nil {
+		return View{}, refusal
+	}
 	intent := p.intent
 	intent.Payload = events.Sum(s.Params)
 	e := v.intentEvent(r, id, intent)
@@ -139,12 +142,6 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 		})
 	}
 	_ = group.Wait() // none fails
-	for i, err := range errs {
-		out[i].err = within(err, items[i].field)
-	}
-	if mode != Atomic {
-		return out, nil
-	}
 	refused := refusals{inside: "/operation"}
 	var fresh []int
 	for i := range items {
@@ -152,9 +149,34 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 			fresh = append(fresh, i)
 		}
 	}
+	if mode != Atomic {
+		v.validateQuotas(r.Caller, fresh, errs)
+	}
+	for i, err := range errs {
+		out[i].err = within(err, items[i].field)
+	}
+	if mode != Atomic {
+		return out, nil
+	}
 	twiceAdopted(items, fresh, &refused)
 	for i, err := range errs {
 		refused.add(i, err)
 	}
-	return out, refused.whole()
+	if err := refused.whole(); err != nil {
+		return nil, err
+	}
+	if refusal := v.quotas.would(r.Caller.Principal, len(fresh), true); refusal != nil {
+		return nil, refusal
+	}
+	return out, nil
+}
+
+// validateQuotas refuses what the quotas have no room for once the items before it are
+// recorded. Which those are is not settled: items are recorded side by side.
+func (v *Service) validateQuotas(caller Caller, fresh []int, errs []error) {
+	for n, i := range fresh {
+		if refusal := v.quotas.would(caller.Principal, n+1, false); refusal != nil {
+			errs[i] = refusal
+		}
+	}
 }

@@ -66,6 +66,8 @@ type house struct {
 	mu     sync.Mutex
 	counts map[intake.Outcome]int // guarded by mu
 	log    bytes.Buffer
+
+	quotas ingest.Quotas
 }
 
 func parsed(t testing.TB) *contract.Contract {
@@ -101,6 +103,7 @@ func houseOf(t *testing.T, example *contract.Contract, decide func(memory.Call) 
 	h.service = ingest.New(ingest.Config{
 		Journal: j, Directory: directory{"example": example}, Clock: clock{}, NewID: newID,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
+		Quotas: func(string) ingest.Quotas { return h.quotas },
 	})
 	h.caller = func(principal, key string) (ingest.Caller, error) {
 		if key == "revoked" {
@@ -389,4 +392,36 @@ func TestToken(t *testing.T) {
 	if got, want := intake.Token("/agents/a", "1"), "3218726533bde07a6573267537399d4d"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
+}
+
+// An intent that a quota refuses is answered like any other refusal, and done with: it does
+// not wait in the queue. Published again it is the same intent, under the same key, and goes
+// through once there is room.
+func TestQuotaRefusalIsAVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, sound)
+		h.quotas = ingest.Quotas{Submits: 1}
+		h.publish("intents.alice.k1", event("1"), body)
+		h.run(time.Second)
+		h.publish("intents.alice.k1", event("2"), body)
+		h.run(time.Second)
+		v := h.verdict("alice", intake.Token("/a", "2"))
+		if p := v.Problem; v.Status != 429 || p == nil || p.Code != ingest.CodeRateExceeded || p.RetryAfter < 1 || p.RetryWith != ingest.RetrySameKey || p.Violated[0] != ingest.PolicySubmit {
+			t.Fatalf("%+v", v)
+		}
+		if n := h.count(journal.Intents); n != 0 || h.counts[intake.Refused] != 1 || h.counts[intake.Postponed] != 0 {
+			t.Errorf("%d intents wait, %v", n, h.counts)
+		}
+		h.publish("intents.alice.k1", event("1"), body)
+		h.run(time.Second)
+		if v := h.verdict("alice", intake.Token("/a", "1")); v.Status != 200 || !v.Replayed {
+			t.Errorf("a replay is refused: %+v", v)
+		}
+		time.Sleep(time.Duration(v.Problem.RetryAfter) * time.Second)
+		h.publish("intents.alice.k1", event("2"), body)
+		h.run(time.Second)
+		if v := h.verdict("alice", intake.Token("/a", "2")); v.Status != 202 {
+			t.Errorf("%+v", v.Problem)
+		}
+	})
 }

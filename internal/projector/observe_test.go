@@ -20,6 +20,7 @@ import (
 type tally struct {
 	mu      sync.Mutex
 	open    map[string]map[Standing]int
+	owned   map[string]map[string]int
 	behind  map[string]time.Time
 	stalled map[string]int
 	left    []string
@@ -29,7 +30,7 @@ type tally struct {
 }
 
 func newTally() *tally {
-	return &tally{open: map[string]map[Standing]int{}, behind: map[string]time.Time{}, stalled: map[string]int{}}
+	return &tally{open: map[string]map[Standing]int{}, owned: map[string]map[string]int{}, behind: map[string]time.Time{}, stalled: map[string]int{}}
 }
 
 func (c *tally) Behind(p string, since time.Time) {
@@ -66,10 +67,26 @@ func (c *tally) Stopped(s projections.State, fresh bool) {
 	c.stopped = append(c.stopped, word+s.Operation+" "+string(s.Phase))
 }
 
+func (c *tally) Owned(p string, open map[string]int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owned[p] = maps.Clone(open)
+}
+
 func (c *tally) Counted(p string, open map[Standing]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open[p] = maps.Clone(open)
+	all, owned := 0, 0
+	for _, n := range open {
+		all += n
+	}
+	for _, n := range c.owned[p] {
+		owned += n
+	}
+	if all != owned {
+		c.open[p][Standing{Phase: "owned otherwise"}] = owned
+	}
 }
 
 func (c *tally) Moved(p string, before, after projections.State) {

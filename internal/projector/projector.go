@@ -64,7 +64,9 @@ type Observer interface {
 	// Counted gives how many of the partition's operations have not ended. Moved
 	// says what has changed since: after is recorded. A partition is counted at
 	// the beginning of each tenure and by every sweep, and what moves before the
-	// first count is in it.
+	// first count is in it. Owned gives how many of those that Counted counts each
+	// principal has, just before it.
+	Owned(partition string, open map[string]int)
 	Counted(partition string, open map[Standing]int)
 	Moved(partition string, before, after projections.State)
 }
@@ -77,6 +79,7 @@ func (unobserved) Stalled(string)                                     {}
 func (unobserved) Left(string)                                        {}
 func (unobserved) Stopped(projections.State, bool)                    {}
 func (unobserved) Unmapped(projections.State)                         {}
+func (unobserved) Owned(string, map[string]int)                       {}
 func (unobserved) Counted(string, map[Standing]int)                   {}
 func (unobserved) Moved(string, projections.State, projections.State) {}
 

@@ -191,7 +191,7 @@ func (w *Work) project(ctx context.Context, entries []projections.Entry) error {
 				moved = &since{before: standing(before)}
 				w.since[kept(operation)] = moved
 			}
-			moved.after = standing(after)
+			moved.after, moved.principal = standing(after), after.Intent.Principal
 		}
 	}
 	// The wake-ups go first. A crash here leaves them without their records; whoever

@@ -118,6 +118,7 @@ type comparing struct {
 // since is an operation that moved while a sweep was under way.
 type since struct {
 	before, after Standing // before is without a phase if it is new
+	principal     string   // of the operation, which does not change
 	met           bool     // by the sweep, since it moved
 }
 
@@ -125,7 +126,7 @@ type since struct {
 func (w *Work) sweepAll(ctx context.Context, c comparing, states iter.Seq2[projections.State, error]) error {
 	w.caught = recent{}
 	defer func() { w.own, w.since = map[string]string{}, nil }()
-	open := map[Standing]int{}
+	open, owned := map[Standing]int{}, map[string]int{}
 	list := make([]projections.State, 0, sweepAtOnce)
 	some := func() error {
 		if w.counted {
@@ -154,6 +155,7 @@ func (w *Work) sweepAll(ctx context.Context, c comparing, states iter.Seq2[proje
 			}
 			if !s.Phase.Terminal() {
 				open[standing(s)]++
+				owned[s.Intent.Principal]++
 			}
 		}
 		list = list[:0]
@@ -179,11 +181,14 @@ func (w *Work) sweepAll(ctx context.Context, c comparing, states iter.Seq2[proje
 	for _, moved := range w.since {
 		if !moved.met && moved.before.Phase != "" && !moved.before.Phase.Terminal() {
 			open[moved.before]-- // it was counted there
+			owned[moved.principal]--
 		}
 		if !moved.after.Phase.Terminal() {
 			open[moved.after]++
+			owned[moved.principal]++
 		}
 	}
+	w.p.cfg.Observe.Owned(w.tenure.Partition(), owned)
 	w.p.cfg.Observe.Counted(w.tenure.Partition(), open)
 	w.counted = true
 	w.compared = w.compared || !c.narrow

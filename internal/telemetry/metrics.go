@@ -74,6 +74,7 @@ type Metrics struct {
 	calls    *prometheus.CounterVec
 	took     *prometheus.HistogramVec
 	refusals *prometheus.CounterVec
+	exceeded *prometheus.CounterVec
 	intents  *prometheus.CounterVec
 	sync     prometheus.Histogram
 	unmapped *prometheus.CounterVec
@@ -108,6 +109,10 @@ func New(cfg Config) *Metrics {
 			Name: "counterfoil_refusals_total",
 			Help: "Problems answered to callers and to providers' webhooks, by code (docs/ERRORS.md).",
 		}, []string{"code"}),
+		exceeded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "counterfoil_quota_refusals_total",
+			Help: "New operations, and batches of them for all or none, that a quota of their principal refused, whatever protocol they came by, by quota.",
+		}, []string{"policy"}),
 		intents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "counterfoil_intents_total",
 			Help: "Intents that agents published on NATS, by how they were answered: accepted, replayed, validated, refused, malformed (no intent; kept aside), or postponed, which is not answered and comes again.",
@@ -148,7 +153,10 @@ func New(cfg Config) *Metrics {
 	for _, o := range intake.Outcomes() {
 		m.intents.WithLabelValues(string(o)) // shown from the start, so that none is missed
 	}
-	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.intents, m.sync, m.unmapped, derived{m})
+	for _, p := range ingest.Policies() {
+		m.exceeded.WithLabelValues(string(p))
+	}
+	m.registry.MustRegister(build, m.lateness, m.calls, m.took, m.refusals, m.exceeded, m.intents, m.sync, m.unmapped, derived{m})
 	if cfg.Fsyncs != nil {
 		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "counterfoil_store_fsyncs_total",
@@ -186,6 +194,9 @@ func (m *Metrics) Woken(at time.Time) {
 // Intent counts one intent that was taken up.
 func (m *Metrics) Intent(outcome intake.Outcome) { m.intents.WithLabelValues(string(outcome)).Inc() }
 
+// Exceeded counts one refusal by a quota.
+func (m *Metrics) Exceeded(p ingest.Policy) { m.exceeded.WithLabelValues(string(p)).Inc() }
+
 // Refused counts one problem answered.
 func (m *Metrics) Refused(code ingest.Code) { m.refusals.WithLabelValues(string(code)).Inc() }
 
@@ -221,6 +232,9 @@ func (m *Metrics) Stopped(projections.State, bool) {}
 func (m *Metrics) Unmapped(s projections.State) {
 	m.unmapped.WithLabelValues(s.Intent.Provider).Inc()
 }
+
+// Owned implements [projector.Observer]: no series names a principal.
+func (m *Metrics) Owned(string, map[string]int) {}
 
 // Counted implements [projector.Observer].
 func (m *Metrics) Counted(partition string, open map[projector.Standing]int) {

@@ -15,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/budget"
 	"github.com/counterfoil/counterfoil/internal/contract"
+	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/poller"
 	"github.com/counterfoil/counterfoil/internal/webhook"
 )
@@ -163,6 +164,14 @@ func (c *Catalogue) AccountsOf(principal, provider string) []string {
 	return slices.DeleteFunc(c.Accounts(provider), func(account string) bool {
 		return !table.mayUse(principal, provider, account)
 	})
+}
+
+// Quotas gives what the principal may begin: what the credentials file says of it, and of
+// what it does not say there, of all.
+func (c *Catalogue) Quotas(principal string) ingest.Quotas {
+	quotas := c.file.table().quotas
+	one, all := quotas[principal], quotas[AllPrincipals]
+	return ingest.Quotas{Submits: cmp.Or(one.Submits, all.Submits), Open: cmp.Or(one.Open, all.Open)}
 }
 
 // WebhookSecrets gives what a provider signs the webhooks of its accounts with.

@@ -16,6 +16,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/budget"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
 // MaxCredentials bounds a credentials file in bytes.
@@ -25,6 +26,10 @@ const MaxCredentials = 256 << 10
 // every account of a provider that does not say otherwise.
 const AllAccounts = "*"
 
+// AllPrincipals is the name under which the file says which quotas hold for every
+// principal that does not say otherwise.
+const AllPrincipals = "*"
+
 // CredentialsTable is what one version of a credentials file says. It is not
 // changed once it is read.
 type CredentialsTable struct {
@@ -32,7 +37,8 @@ type CredentialsTable struct {
 	// grants are the accounts that each principal may use; nil where the file
 	// has no such section, and then every principal may use all.
 	grants map[string][]grant
-	denied map[string]bool // ids of API keys
+	denied map[string]bool          // ids of API keys
+	quotas map[string]ingest.Quotas // by principal
 }
 
 // CredentialsEntry is what the file says of one account. Parts that it leaves
@@ -63,7 +69,7 @@ func (t *CredentialsTable) mayUse(principal, provider, account string) bool {
 // the secret itself where its reference belongs.
 func ParseCredentials(shown string, text []byte, providers map[string]*contract.Contract, plainHTTP bool) (*CredentialsTable, error) {
 	r := &credentialsReader{shown: shown, providers: providers, plainHTTP: plainHTTP}
-	table := &CredentialsTable{accounts: map[string]map[string]CredentialsEntry{}, denied: map[string]bool{}}
+	table := &CredentialsTable{accounts: map[string]map[string]CredentialsEntry{}, denied: map[string]bool{}, quotas: map[string]ingest.Quotas{}}
 	if root := r.root(text); root != nil {
 		r.read(root, table)
 	}
@@ -94,6 +100,8 @@ func (r *credentialsReader) where() string {
 	switch {
 	case strings.HasPrefix(first.field, "principals."):
 		text += ", principals"
+	case strings.HasPrefix(first.field, "quotas."):
+		text += ", quotas"
 	case first.field != "":
 		text += ", " + first.field
 	}
@@ -257,7 +265,7 @@ func (r *credentialsReader) read(root *yaml.Node, table *CredentialsTable) {
 		r.addf(version, "credentials", "must be 1, the only version this program reads")
 		return
 	}
-	for _, m := range r.members(root, "", "credentials", "providers", "principals", "denied_keys") {
+	for _, m := range r.members(root, "", "credentials", "providers", "principals", "quotas", "denied_keys") {
 		switch m.name {
 		case "providers":
 			for _, p := range r.members(m.value, "providers") {
@@ -267,6 +275,12 @@ func (r *credentialsReader) read(root *yaml.Node, table *CredentialsTable) {
 			table.grants = map[string][]grant{}
 			for _, p := range r.members(m.value, "principals") {
 				r.principal(p, table)
+			}
+		case "quotas":
+			for _, p := range r.members(m.value, "quotas") {
+				if p.name == AllPrincipals || r.name(p, "quotas", "a principal") {
+					table.quotas[p.name] = r.quotas(p.value, "quotas."+p.name)
+				}
 			}
 		case "denied_keys":
 			for i, n := range r.list(m.value, "denied_keys") {
@@ -366,6 +380,23 @@ func (r *credentialsReader) limits(n *yaml.Node, field string) *budget.Limits {
 		}
 	}
 	return &l
+}
+
+// quotas reads what a principal may begin.
+func (r *credentialsReader) quotas(n *yaml.Node, field string) (q ingest.Quotas) {
+	for _, m := range r.members(n, field, "submits_per_minute", "open_operations") {
+		into, most := &q.Submits, ingest.MaxSubmits
+		if m.name == "open_operations" {
+			into, most = &q.Open, ingest.MaxOpen
+		}
+		v, err := strconv.Atoi(r.text(m.value, field+"."+m.name))
+		if err != nil || v < 1 || v > most {
+			r.addf(m.value, field+"."+m.name, "must be a whole number between 1 and %d", most)
+			continue
+		}
+		*into = v
+	}
+	return q
 }
 
 // reference reads env:NAME or file:/PATH. What is neither is not quoted.

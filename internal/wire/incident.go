@@ -198,9 +198,28 @@ func (o observer) Unmapped(s projections.State) {
 		"state", httprule.Excerpt(canonical.RedactLinks([]byte(s.Job.Remote)), limit), "contract", s.Intent.Contract.String())
 }
 
+// Owned implements [projector.Observer]. Where this process does not project everything
+// it follows the history for that: see runDoors.
+func (o observer) Owned(partition string, open map[string]int) {
+	if o.s.cfg.Local {
+		o.s.ingest.OpenCounted(partition, open)
+	}
+}
+
+// Left implements [projector.Observer].
+func (o observer) Left(partition string) {
+	o.Metrics.Left(partition)
+	if o.s.cfg.Local {
+		o.s.ingest.OpenLeft(partition)
+	}
+}
+
 // Moved implements [projector.Observer].
 func (o observer) Moved(partition string, before, after projections.State) {
 	o.Metrics.Moved(partition, before, after)
+	if o.s.cfg.Local {
+		o.s.ingest.OpenMoved(partition, before.Phase, after.Phase, after.Operation, after.Intent.Principal)
+	}
 	about := func() []any { // for few facts
 		return []any{
 			"operation", after.Operation, "trace", after.TraceID(), "provider", after.Intent.Provider, "account", after.Intent.Account, "principal", after.Intent.Principal,

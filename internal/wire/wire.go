@@ -244,7 +244,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Build: cfg.Build,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
-		Log: cfg.Log,
+		Quotas: s.catalogue.Quotas, Exceeded: s.metrics.Exceeded, Log: cfg.Log,
 	})
 	s.hooks = webhook.New(webhook.Config{
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,
@@ -298,6 +298,9 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	}
 	if s.cfg.Roles.Any(Ingest) {
 		group.Go(func() error { s.ingest.Run(ctx); return nil })
+		if !s.cfg.Local { // else the projector tells
+			group.Go(func() error { s.ingest.RunOpen(ctx); return nil })
+		}
 		options.Service, options.Keys, options.Doctor = s.ingest, s.keys(), s.Doctor()
 		options.MCP = mcpapi.NewHandler(mcpapi.Options{
 			Build: s.cfg.Build, Log: s.cfg.Log, Now: s.cfg.Clock.Now, Stopping: ctx, Refused: s.metrics.Refused,

@@ -20,7 +20,7 @@ type rights struct {
 
 func roles() []rights {
 	return []rights{
-		{"ingest", []string{"facts.>", "payloads.*", "control.*", "job.>", "verdicts.*.*", "rejected.*.*"}, []string{"INTENTS"}},
+		{"ingest", []string{"facts.>", "payloads.*", "control.*", "job.>", "verdicts.*.*", "rejected.*.*"}, []string{"INTENTS", "HISTORY"}},
 		{"projector", []string{"facts.>", "payloads.*", "history.>", "wake.*", "due.>", "epoch.*", "job.>", "ref.>", "client.>", "parked.>"}, []string{"LEDGER", "HISTORY", "CONTROL"}},
 		{"poller", []string{"facts.>", "payloads.*", "control.*", "job.>", "slot.>"}, []string{"WAKEUPS"}},
 		{"webhooks", []string{"facts.>", "payloads.*", "control.*", "webhooks.>", "parked.>"}, []string{"WEBHOOKS"}},

@@ -1,0 +1,60 @@
+package cases_test
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/counterfoil/counterfoil/simulator"
+	"github.com/counterfoil/counterfoil/tests/harness"
+)
+
+// A principal has no more operations under way than its quota says, before and after a
+// restart, whether the projector tells ingest or ingest follows the history as it does
+// where it is a process of its own; and the quota is what the credentials file says now.
+func TestQuotaOfOpenOperations(t *testing.T) {
+	for _, woken := range []bool{false, true} {
+		t.Run(fmt.Sprint("apart=", woken), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				quota := func(n int) string {
+					return filed("example", []string{"default: {credential: env:KEY}"}, fmt.Sprintf("quotas:\n  \"*\": {open_operations: %d}\n", n))
+				}
+				h := harness.New(t, harness.Options{Credentials: quota(2), Secrets: map[string]string{"KEY": "k"}, Woken: woken})
+				open(h, simulator.Example, "example", simulator.Options{Plan: simulator.Plan{Steps: []simulator.Step{{State: "queued"}, {After: time.Hour, State: "succeeded"}}}})
+				refused := func(when, key string) {
+					t.Helper()
+					answer := post(t, h, "/v1/operations", key, `{"provider":"example","params":{"n":1}}`)
+					defer func() { _ = answer.Body.Close() }() // only read
+					text, err := io.ReadAll(answer.Body)
+					if err != nil || answer.StatusCode != 429 || !strings.Contains(string(text), `"code":"too_many_open"`) || answer.Header.Get("Retry-After") != "10" {
+						t.Errorf("%s: %v %s %s", when, err, answer.Status, text)
+					}
+				}
+				first := h.Submit("k1", "example", `{"n":1}`)
+				second := h.Submit("k2", "example", `{"n":1}`)
+				time.Sleep(time.Minute)
+				refused("two are open", "k3")
+				if again := h.Submit("k1", "example", `{"n":1}`); again.ID != first.ID {
+					t.Errorf("a replay gave %s", again.ID)
+				}
+				h.Stop()
+				h.Start()
+				time.Sleep(time.Minute)
+				refused("after a restart", "k3")
+				h.SetCredentials(quota(3))
+				time.Sleep(2 * time.Second)
+				third := h.Submit("k3", "example", `{"n":1}`)
+				time.Sleep(time.Minute)
+				refused("three are open", "k4")
+				for _, id := range []string{first.ID, second.ID, third.ID} {
+					await(h, id, 3*time.Hour, time.Minute)
+				}
+				time.Sleep(time.Minute)
+				h.Submit("k4", "example", `{"n":1}`)
+			})
+		})
+	}
+}
