@@ -241,8 +241,12 @@ func (h *harness) over(store journal.Store) *harness {
 	}
 	h.options = Options{
 		Service: h.service, Keys: keys, Webhooks: h.receiver, Doctor: h.doctor, Log: log, Now: h.clock.Now, Open: h.open,
-		Ready:   func(context.Context) (bool, any) { return !h.broken, map[string]bool{"broken": h.broken} },
-		Refused: func(code ingest.Code) { h.refused = append(h.refused, code) },
+		Ready: func(context.Context) (bool, any) { return !h.broken, map[string]bool{"broken": h.broken} },
+		Refused: func(code ingest.Code) {
+			mu.Lock()
+			defer mu.Unlock()
+			h.refused = append(h.refused, code)
+		},
 	}
 	h.handler = documented(t, h.options)
 	return h

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/internal/journal/memory"
 )
 
 const plain = `{"provider":"example","params":{"kind":"render"}}`
@@ -78,6 +80,35 @@ func TestSubmitRate(t *testing.T) {
 	}
 	if !slices.Equal(h.exceeded, []ingest.Policy{"submit", "submit"}) { // not that of validate_only
 		t.Errorf("counted %v", h.exceeded)
+	}
+}
+
+// What the store did not take, or is not known to have, uses nothing up: the same key goes
+// through once it answers.
+func TestNothingRecordedUsesNothing(t *testing.T) {
+	for _, at := range []journal.Stream{journal.Payloads, journal.Ledger} {
+		for _, body := range []string{plain, `{"mode":"atomic","items":[` + items(1) + `]}`} {
+			target := "/v1/operations"
+			if body != plain {
+				target += ":batch"
+			}
+			h := newHarness(t)
+			h.quotas = ingest.Quotas{Submits: 1}
+			dead := true
+			h.over(memory.Inject(h.store, func(c memory.Call) memory.Fault {
+				if dead && c.Stream == at && (c.Op == memory.OpPublish || c.Op == memory.OpBatch) {
+					return memory.Fault{Kind: memory.Unavailable}
+				}
+				return memory.Fault{}
+			}))
+			if w := h.do("alice", "POST", target, map[string]string{"Idempotency-Key": "k"}, body); w.Code != 503 || limits(w) != `"submit";r=1` {
+				t.Errorf("%s without %s: %d %v", target, at, w.Code, w.Header())
+			}
+			dead = false
+			if w := h.do("alice", "POST", target, map[string]string{"Idempotency-Key": "k"}, body); w.Code != 202 {
+				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+			}
+		}
 	}
 }
 
