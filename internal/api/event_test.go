@@ -97,10 +97,11 @@ func TestEventBatchIsIndependent(t *testing.T) {
 		structured("1", "", intentBody), `{"id":"x"}`, structured("3", "", `{"provider":"nobody","params":{}}`),
 		structured("4", `,"idempotencykey":"k"`, intentBody), structured("5", `,"idempotencykey":"k"`, `{"provider":"example","params":{}}`), "7",
 		structured("6", `,"idempotencykey":"a b"`, intentBody), structured("7", `,"datacontenttype":"text/plain"`, `"x"`),
+		structured("8", `,"subject":"a","subject":"a"`, intentBody), structured("9", "", `{"provider":"example","params":{"a":1,"a":1}}`),
 	}
 	batch := map[string]string{"Content-Type": cloudevent.BatchJSON}
 	text := "[" + strings.Join(list, ",") + "]"
-	for round, want := range [][]int{{202, 422, 422, 202, 422, 422, 400, 415}, {200, 422, 422, 200, 422, 422, 400, 415}} {
+	for round, want := range [][]int{{202, 422, 422, 202, 422, 422, 400, 415, 400, 400}, {200, 422, 422, 200, 422, 422, 400, 415, 400, 400}} {
 		w := h.do("alice", "POST", eventPath, batch, text)
 		items := eventItems(t, w)
 		for i, it := range items {
@@ -113,7 +114,7 @@ func TestEventBatchIsIndependent(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		"[]": "validation_failed", "{}": "validation_failed", "[": "malformed_json", `[{"a":1,"a":2}]`: "duplicate_key",
+		"[]": "validation_failed", "{}": "validation_failed", "[": "malformed_json", "[" + strings.Repeat("[", 10_001): "too_deep",
 		"[" + strings.Repeat("1,", ingest.MaxBatch) + "1]": "batch_too_large",
 	} {
 		if w := h.do("alice", "POST", eventPath, batch, body); w.Code < 400 || !strings.Contains(w.Body.String(), want) {
@@ -154,7 +155,7 @@ func TestEventsRefused(t *testing.T) {
 		"type":             {binary("ce-type", "com.example.x"), intentBody, 422, ingest.EventSubmit},
 		"version":          {binary("ce-specversion", "0.3"), intentBody, 422, `"allowed":["1.0"]`},
 		"encoding":         {binary("ce-subject", "%zz"), intentBody, 422, `"field":"subject"`},
-		"bad key":          {binary("ce-idempotencykey", "a%20b"), intentBody, 400, "idempotency_key_invalid"},
+		"bad key":          {binary("ce-idempotencykey", "a%20b"), intentBody, 400, `"field":"idempotencykey"`},
 		"header key":       {binary("Idempotency-Key", "k"), intentBody, 422, "extension idempotencykey"},
 		"bad header key":   {binary("Idempotency-Key", "a b"), intentBody, 400, "idempotency_key_invalid"},
 		"other text":       {binary("Content-Type", "text/plain"), intentBody, 415, `"allowed":["application/json","application/cloudevents+json","application/cloudevents-batch+json"]`},
@@ -163,7 +164,9 @@ func TestEventsRefused(t *testing.T) {
 		"data is text":     {binary("ce-datacontenttype", "text/plain"), intentBody, 415, "unsupported_media_type"},
 		"data twice":       {binary(), `{"provider":"example","provider":"example"}`, 400, "duplicate_key"},
 		"large data":       {binary(), `"` + strings.Repeat("x", ingest.MaxBody) + `"`, 413, "body_too_large"},
-		"structured twice": {map[string]string{"Content-Type": cloudevent.StructuredJSON}, `{"id":"1","id":"1"}`, 400, "duplicate_key"},
+		"structured twice": {map[string]string{"Content-Type": cloudevent.StructuredJSON}, `{"id":"1","id":"1"}`, 400, `"field":"id","code":"duplicate_key"`},
+		"deep extension":   {map[string]string{"Content-Type": cloudevent.StructuredJSON}, `{"extension":` + strings.Repeat("[", 10_001) + "1", 422, "too_deep"},
+		"name twice deep":  {map[string]string{"Content-Type": cloudevent.StructuredJSON}, structured("1", "", `{"params":{"a":1,"a":1}}`), 400, `"field":"/params/a"`},
 		"structured text":  {map[string]string{"Content-Type": cloudevent.StructuredJSON}, `{`, 400, "malformed_json"},
 		"not an object":    {map[string]string{"Content-Type": cloudevent.StructuredJSON}, `[]`, 422, "wrong_type"},
 		"no data":          {map[string]string{"Content-Type": cloudevent.StructuredJSON}, strings.Replace(structured("1", "", "1"), `,"data":1`, "", 1), 400, "malformed_json"},

@@ -51,6 +51,7 @@ const (
 	MaxAttributes = 64   // of one event
 	MaxName       = 64   // characters of an attribute's name
 	MaxValue      = 1024 // bytes of an attribute's value
+	MaxDepth      = 64   // of nested arrays and objects, in the data; the envelope is one more
 	// Envelope is how many bytes an event in structured mode may have beside its data.
 	Envelope = 16 << 10
 )
@@ -82,6 +83,7 @@ const (
 	BadValue   Problem = "bad_value" // an attribute's value cannot be read
 	TooLong    Problem = "too_long"  // a name or a value
 	TooMany    Problem = "too_many"  // attributes, or events of a batch
+	TooDeep    Problem = "too_deep"  // arrays and objects in each other
 	TwoKinds   Problem = "two_kinds" // data and data_base64
 	NotAllowed Problem = "not_known" // a version of the specification
 )
@@ -90,8 +92,11 @@ const (
 type Error struct {
 	Problem   Problem
 	Attribute string // "" where it is the whole; never longer than MaxName
-	Detail    string // of the attribute, in words; {max} stands for Bound
-	Bound     int    // that was passed; 0 where there is none
+	// Pointer is, of a Duplicate in a JSON object, the name: of an attribute, or a JSON
+	// pointer into the data. It is as long as the sender made it.
+	Pointer string
+	Detail  string // of the attribute, in words; {max} stands for Bound
+	Bound   int    // that was passed; 0 where there is none
 }
 
 func (e *Error) Error() string {
@@ -132,21 +137,28 @@ func ModeOf(contentType string) Mode {
 // ContentType is the value of that header in any case, "" if there is none or
 // more than one.
 func ContentType(header map[string][]string) string {
-	found, times := "", 0
-	for name, values := range header {
-		if strings.EqualFold(name, "content-type") {
-			times += len(values)
-			found = strings.Join(values, "")
-		}
-	}
+	found, times := contentType(header)
 	if times != 1 {
 		return ""
 	}
 	return found
 }
 
+func contentType(header map[string][]string) (found string, times int) {
+	for name, values := range header {
+		if strings.EqualFold(name, "content-type") {
+			times += len(values)
+			found = strings.Join(values, "")
+		}
+	}
+	return found, times
+}
+
 // FromHeaders reads an event in binary mode. The error is an [*Error].
 func FromHeaders(header map[string][]string, data []byte) (Event, error) {
+	if _, times := contentType(header); times > 1 {
+		return Event{}, &Error{Problem: Duplicate, Attribute: "content-type", Detail: "must be there once"}
+	}
 	b := builder{e: Event{MediaType: ContentType(header), Data: data}}
 	for _, name := range slices.Sorted(maps.Keys(header)) { // so that the same is always refused first
 		values := header[name]
@@ -173,7 +185,7 @@ func FromJSON(text []byte) (Event, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
 	open, err := dec.ReadToken()
 	if err != nil {
-		return Event{}, unreadable(err)
+		return Event{}, unreadable(err, 1)
 	}
 	if open.Kind() != '{' {
 		return Event{}, &Error{Problem: BadType, Detail: "must be a JSON object"}
@@ -183,12 +195,12 @@ func FromJSON(text []byte) (Event, error) {
 	for dec.PeekKind() == '"' {
 		name, err := dec.ReadToken()
 		if err != nil {
-			return Event{}, unreadable(err)
+			return Event{}, unreadable(err, 1)
 		}
 		attribute := name.String()
 		value, err := dec.ReadValue()
 		if err != nil {
-			return Event{}, unreadable(err)
+			return Event{}, unreadable(err, 1)
 		}
 		switch {
 		case attribute == "data":
@@ -211,7 +223,7 @@ func FromJSON(text []byte) (Event, error) {
 		}
 	}
 	if _, err := dec.ReadToken(); err != nil { // the object's end
-		return Event{}, unreadable(err)
+		return Event{}, unreadable(err, 1)
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return Event{}, &Error{Problem: NotJSON, Detail: "has data after its end"}
@@ -222,13 +234,14 @@ func FromJSON(text []byte) (Event, error) {
 	return b.event()
 }
 
-// Split gives the elements of a batch, which has at most so many. They are looked
-// at no further. The error is an [*Error].
+// Split gives the elements of a batch, which has at most so many. They are JSON and
+// looked at no further, so that one that is refused is refused alone: also one that has
+// a name twice. The error is an [*Error].
 func Split(text []byte, most int) ([][]byte, error) {
-	dec := jsontext.NewDecoder(bytes.NewReader(text))
+	dec := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true))
 	open, err := dec.ReadToken()
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, unreadable(err, 2)
 	}
 	if open.Kind() != '[' {
 		return nil, &Error{Problem: BadType, Detail: "must be a JSON array of events"}
@@ -237,7 +250,7 @@ func Split(text []byte, most int) ([][]byte, error) {
 	for dec.PeekKind() != ']' {
 		value, err := dec.ReadValue()
 		if err != nil {
-			return nil, unreadable(err)
+			return nil, unreadable(err, 2)
 		}
 		if len(list) == most {
 			return nil, &Error{Problem: TooMany, Detail: "must have at most {max} events", Bound: most}
@@ -245,7 +258,7 @@ func Split(text []byte, most int) ([][]byte, error) {
 		list = append(list, bytes.Clone(value))
 	}
 	if _, err := dec.ReadToken(); err != nil {
-		return nil, unreadable(err)
+		return nil, unreadable(err, 2)
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return nil, &Error{Problem: NotJSON, Detail: "has data after its end"}
@@ -253,10 +266,33 @@ func Split(text []byte, most int) ([][]byte, error) {
 	return list, nil
 }
 
-// unreadable turns the decoder's error into ours, without quoting the text.
-func unreadable(err error) *Error {
+// unreadable turns the decoder's error into ours, without quoting the text. around is
+// how many arrays and objects stand around the values of attributes.
+func unreadable(err error, around int) *Error {
+	var s *jsontext.SyntacticError
+	if !errors.As(err, &s) {
+		return &Error{Problem: NotJSON, Detail: "is not JSON in UTF-8"}
+	}
+	// The decoder has a bound of its own, far beyond ours. Whatever it minds below ours
+	// is too deep.
+	if strings.Count(string(s.JSONPointer), "/") > MaxDepth+around {
+		e := &Error{Problem: TooDeep, Detail: "nests arrays and objects deeper than {max}", Bound: MaxDepth}
+		if around == 1 {
+			for name := range s.JSONPointer.Tokens() {
+				e.Attribute = clip(name)
+				break
+			}
+		}
+		return e
+	}
 	if errors.Is(err, jsontext.ErrDuplicateName) {
-		return &Error{Problem: Duplicate, Detail: "has a name twice in one object"}
+		e := &Error{Problem: Duplicate, Detail: "has a name twice in one object", Pointer: string(s.JSONPointer)}
+		if in, ok := strings.CutPrefix(e.Pointer, "/data/"); ok {
+			e.Pointer = "/" + in // as where the data is the whole body
+		} else if name := s.JSONPointer.LastToken(); s.JSONPointer.Parent() == "" {
+			e.Pointer = name
+		}
+		return e
 	}
 	return &Error{Problem: NotJSON, Detail: "is not JSON in UTF-8"}
 }

@@ -66,6 +66,7 @@ func TestHeadersRefused(t *testing.T) {
 		want          Problem
 		attribute     string
 	}{
+		"two media types":   {"content-type", "application/json", nil, Duplicate, "content-type"},
 		"no id":             {"ce-id", "", nil, Missing, "id"},
 		"twice":             {"ce-id", "a", []string{"b"}, Duplicate, "id"},
 		"in two spellings":  {"cE-iD", "a", nil, Duplicate, "id"},
@@ -115,12 +116,45 @@ func TestJSONRefused(t *testing.T) {
 	}
 }
 
+// deep is JSON that nests so deep.
+func deep(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+
+// TestWhereItIsRefused: a name that is there twice is named, and what nests too deep is
+// not taken for broken JSON.
+func TestWhereItIsRefused(t *testing.T) {
+	for text, want := range map[string]Error{
+		`{"id":"a","id":"a"}`:                    {Problem: Duplicate, Pointer: "id"},
+		`{"data":{"a":1,"a":2}}`:                 {Problem: Duplicate, Pointer: "/a"},
+		`{"data":{"b/c":[{"a":1,"a":2}]}}`:       {Problem: Duplicate, Pointer: "/b~1c/0/a"},
+		`{"extension":{"a":1,"a":2}}`:            {Problem: Duplicate, Pointer: "/extension/a"},
+		`{"extension":` + deep(10_001) + `}`:     {Problem: TooDeep, Attribute: "extension", Bound: MaxDepth},
+		`{"data":` + deep(10_001) + `}`:          {Problem: TooDeep, Attribute: "data", Bound: MaxDepth},
+		`{"extension":` + deep(70)[:70] + `!`:    {Problem: TooDeep, Attribute: "extension", Bound: MaxDepth},
+		`{"extension":` + deep(MaxDepth) + `}`:   {Problem: BadType, Attribute: "extension"},
+		`{"extension":` + deep(60)[:60] + `!]]}`: {Problem: NotJSON},
+	} {
+		_, err := FromJSON([]byte(text))
+		var e *Error
+		if !errors.As(err, &e) {
+			t.Fatalf("%.40s: got %v", text, err)
+		}
+		e.Detail = ""
+		if *e != want {
+			t.Errorf("%.40s: got %+v, want %+v", text, *e, want)
+		}
+	}
+}
+
 func TestSplit(t *testing.T) {
+	// What is wrong with one event is that event's.
+	if list, err := Split([]byte(`[{"a":1,"a":1},{"data":{"b":1,"b":2}}]`), 2); err != nil || len(list) != 2 {
+		t.Errorf("names that are there twice: %q %v", list, err)
+	}
 	list, err := Split([]byte(` [ {"a":1} , 2 ] `), 2)
 	if err != nil || len(list) != 2 || string(list[0]) != `{"a":1}` || string(list[1]) != "2" {
 		t.Errorf("%q %v", list, err)
 	}
-	for text, want := range map[string]Problem{`{}`: BadType, `[`: NotJSON, `[1,`: NotJSON, `[1,2,3]`: TooMany, `[1]x`: NotJSON, `[{"a":1,"a":1}]`: Duplicate, ``: NotJSON} {
+	for text, want := range map[string]Problem{`{}`: BadType, `[`: NotJSON, `[1,`: NotJSON, `[1,2,3]`: TooMany, `[1]x`: NotJSON, ``: NotJSON, `[` + deep(10_001) + `]`: TooDeep} {
 		var e *Error
 		if _, err := Split([]byte(text), 2); !errors.As(err, &e) || e.Problem != want {
 			t.Errorf("%s: %v, want %s", text, err, want)

@@ -37,7 +37,7 @@ type EventRequest struct {
 // ever the same; the same event over another protocol has the same.
 func EventKey(e cloudevent.Event) (string, error) {
 	if text, ok := e.Other[eventKeyAttribute]; ok {
-		return ParseKey([]string{text})
+		return parseKey(eventKeyAttribute, []string{text})
 	}
 	return "event " + strconv.Itoa(len(e.Source)) + " " + e.Source + " " + e.ID, nil
 }
@@ -92,9 +92,18 @@ func EventRefusal(err error) error {
 	switch e.Problem {
 	case cloudevent.NotJSON:
 		return &Refusal{Code: CodeMalformedJSON, Detail: "the event is not JSON, or goes on after its end"}
+	case cloudevent.TooDeep:
+		r := (&Refusal{Code: CodeTooDeep}).Say("the event "+e.Detail, values)
+		if e.Attribute != "" {
+			r.Errors = []FieldError{Wrong(e.Attribute, FieldOutOfBounds, e.Detail, values)}
+		}
+		return r
 	case cloudevent.Duplicate:
-		if e.Attribute == "" {
-			return &Refusal{Code: CodeDuplicateKey, Detail: "the event has a name twice in one object"}
+		if e.Pointer != "" {
+			return &Refusal{
+				Code: CodeDuplicateKey, Detail: "the event has a name twice in one object",
+				Errors: []FieldError{Wrong(clip(e.Pointer), FieldDuplicate, "is there twice in one object", nil)},
+			}
 		}
 		return wrong(FieldDuplicate)
 	case cloudevent.Missing:

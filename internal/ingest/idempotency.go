@@ -11,32 +11,38 @@ package ingest
 // as a structured-field string (RFC 9651) in quotes, as draft 07 of the header
 // wants it. Both spellings of a key are the same key: 1 to 255 visible ASCII
 // characters.
-func ParseKey(values []string) (string, error) {
+func ParseKey(values []string) (string, error) { return parseKey(keyHeader, values) }
+
+const keyHeader = "Idempotency-Key"
+
+// parseKey is ParseKey for values that are elsewhere than in the header, where a
+// refusal names them.
+func parseKey(field string, values []string) (string, error) {
 	switch {
 	case len(values) == 0:
 		return "", keyMissing()
 	case len(values) > 1:
-		return "", badKey("is there {times} times, must be there once", Values{"times": len(values)})
+		return "", badKey("is there {times} times, must be there once", Values{"times": len(values)}, field)
 	}
 	key := values[0]
 	if len(key) > 2*MaxKey+2 {
-		return "", badKey("has more than {max} characters", Values{"max": MaxKey})
+		return "", badKey("has more than {max} characters", Values{"max": MaxKey}, field)
 	}
 	if len(key) > 0 && key[0] == '"' {
 		var err error
-		if key, err = unquote(key); err != nil {
+		if key, err = unquote(field, key); err != nil {
 			return "", err
 		}
 	}
 	if key == "" {
-		return "", badKey("is empty", nil)
+		return "", badKey("is empty", nil, field)
 	}
 	if len(key) > MaxKey {
-		return "", badKey("has more than {max} characters", Values{"max": MaxKey})
+		return "", badKey("has more than {max} characters", Values{"max": MaxKey}, field)
 	}
 	for i := range len(key) {
 		if key[i] <= ' ' || key[i] > '~' {
-			return "", badKey("has a character at position {position} that is not visible ASCII", Values{"position": i + 1})
+			return "", badKey("has a character at position {position} that is not visible ASCII", Values{"position": i + 1}, field)
 		}
 	}
 	return key, nil
@@ -73,29 +79,29 @@ func replayOf(v View, original int) View {
 }
 
 // unquote reads a structured-field string without parameters.
-func unquote(s string) (string, error) {
+func unquote(field, s string) (string, error) {
 	out := make([]byte, 0, len(s))
 	for i := 1; i < len(s); i++ {
 		switch c := s[i]; c {
 		case '\\':
 			i++
 			if i == len(s) || (s[i] != '"' && s[i] != '\\') {
-				return "", badKey(`has a backslash that is not before " or \`, nil)
+				return "", badKey(`has a backslash that is not before " or \`, nil, field)
 			}
 			out = append(out, s[i])
 		case '"':
 			if i != len(s)-1 {
-				return "", badKey("goes on after the closing quote", nil)
+				return "", badKey("goes on after the closing quote", nil, field)
 			}
 			return string(out), nil
 		default:
 			out = append(out, c)
 		}
 	}
-	return "", badKey("has no closing quote", nil)
+	return "", badKey("has no closing quote", nil, field)
 }
 
-func badKey(text string, values Values) *Refusal {
-	wrong := Wrong("Idempotency-Key", FieldMalformed, text, values)
-	return &Refusal{Code: CodeKeyInvalid, Detail: "the Idempotency-Key " + wrong.Message, Errors: []FieldError{wrong}}
+func badKey(text string, values Values, field string) *Refusal {
+	wrong := Wrong(field, FieldMalformed, text, values)
+	return &Refusal{Code: CodeKeyInvalid, Detail: "the " + field + " " + wrong.Message, Errors: []FieldError{wrong}}
 }
