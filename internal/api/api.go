@@ -114,8 +114,9 @@ type call struct {
 	caller    ingest.Caller
 	q         query // the parameters, where the route is strict about them
 	body      []byte
-	trace     string // of the operation, where the answer shows it
-	operation string // as named by the path; for the log once it was checked
+	trace     string    // of the operation, where the answer shows it
+	operation string    // as named by the path; for the log once it was checked
+	delivery  *delivery // nil but for those who call without a key and send a body
 }
 
 // route is one line of the table of routes.
@@ -173,6 +174,8 @@ type handler struct {
 	// more without a key.
 	serves    map[string]bool
 	documents []string
+
+	room room // of deliveries
 }
 
 func (h *handler) routes() []route {
@@ -296,6 +299,11 @@ func (h *handler) nothing() http.HandlerFunc {
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor != 1 {
+		// The preface of HTTP/2, which net/http hands on.
+		h.at("", func(*call, http.ResponseWriter) error { return otherVersion() })(w, r)
+		return
+	}
 	// The mux would answer a path with dots or double slashes by a redirect.
 	if r.URL.Path != path.Clean("/"+r.URL.Path) || r.Method == http.MethodConnect {
 		h.nothing()(w, r)
@@ -371,8 +379,17 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) (err error)
 		}
 		c.q = q
 	}
-	if route.body == bodyRaw && !h.o.Webhooks.Takes(c.r.PathValue("provider")) {
-		return noAddress() // whoever calls needs no key, so no body of theirs is kept for nothing
+	if route.body == bodyRaw {
+		if !h.o.Webhooks.Takes(c.r.PathValue("provider")) {
+			return noAddress() // whoever calls needs no key, so no body of theirs is kept for nothing
+		}
+		d, err := h.room.enter()
+		if err != nil {
+			return err
+		}
+		defer d.leave()
+		c.delivery = d
+		_ = http.NewResponseController(c.w).SetReadDeadline(h.o.Now().Add(deliveryTime)) // not every writer has one
 	}
 	if err := c.readBody(route.body); err != nil {
 		return err
@@ -439,6 +456,12 @@ func (c *call) readBody(rule bodyRule) error {
 	case bodyNone, bodyJSON, bodyOptional, bodyRaw:
 	}
 	tooLarge := bodyTooLarge(limit)
+	if types := len(c.r.Header["Content-Type"]); types > 1 && rule != bodyRaw {
+		return &ingest.Refusal{
+			Code: ingest.CodeRequestMalformed, Detail: "there are several Content-Type headers, of which each reader may take another",
+			Errors: []ingest.FieldError{ingest.Wrong("Content-Type", ingest.FieldDuplicate, "must be there once", nil)},
+		}
+	}
 	if c.r.ContentLength > limit {
 		// Under a caller who asked for the connection's end net/http resets it, and
 		// the answer with it, while that caller still sends.
@@ -458,14 +481,21 @@ func (c *call) readBody(rule bodyRule) error {
 			return (&ingest.Refusal{Code: ingest.CodeMediaType, Allowed: eventForms()}).Say("the body must be one of {allowed}", nil)
 		}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	var source io.Reader = http.MaxBytesReader(c.w, c.r.Body, limit)
+	seconds := readTime.Seconds()
+	if c.delivery != nil {
+		source, seconds = c.delivery.reading(source), deliveryTime.Seconds()
+	}
+	body, err := io.ReadAll(source)
 	var over *http.MaxBytesError
 	var broken net.Error
 	switch {
 	case errors.As(err, &over):
 		return tooLarge
+	case errors.Is(err, errNoRoom):
+		return noRoom().Say("deliveries under way hold {max_bytes} bytes together, which is the most", ingest.Values{"max_bytes": mostDelivered})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return (&ingest.Refusal{Code: ingest.CodeRequestTimeout}).Say("the whole request must have come within {seconds} seconds", ingest.Values{"seconds": int(readTime.Seconds())})
+		return (&ingest.Refusal{Code: ingest.CodeRequestTimeout}).Say("the whole request must have come within {seconds} seconds", ingest.Values{"seconds": int(seconds)})
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &broken):
 		return &ingest.Refusal{Code: ingest.CodeBodyIncomplete, Detail: "the connection ended, or the caller stopped sending, before the body's end"}
 	case err != nil:

@@ -541,7 +541,7 @@ func TestEndToEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	served := make(chan error, 1)
-	go func() { served <- Serve(ctx, listener, h.handler, logInto(h.log)) }()
+	go func() { served <- Serve(ctx, listener, h.handler, logInto(h.log), nil) }()
 
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()

@@ -204,16 +204,38 @@ func waitApplied(seconds uint64) string {
 	return "wait=" + strconv.FormatUint(min(seconds, uint64(ingest.MaxWait/time.Second)), 10)
 }
 
-// preferredWait reads wait=N of Prefer headers; 0 means none.
+// preferredWait reads the preference wait=N of Prefer headers (RFC 7240); 0 means none,
+// or that it cannot be read. Of several the first counts. What stands behind a
+// semicolon are parameters of a preference, and none themselves.
 func preferredWait(values []string) uint64 {
-	for _, part := range strings.FieldsFunc(strings.Join(values, ","), func(r rune) bool { return r == ',' || r == ';' }) {
-		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+	for _, preference := range unquotedFields(strings.Join(values, ","), ',') {
+		first, _, _ := strings.Cut(preference, ";")
+		name, value, _ := strings.Cut(first, "=")
 		if strings.EqualFold(strings.TrimSpace(name), "wait") {
 			n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
-			if err == nil {
-				return n
+			if err != nil {
+				return 0
 			}
+			return n
 		}
 	}
 	return 0
+}
+
+// unquotedFields cuts a header's value at the separators that are in no quoted string.
+func unquotedFields(text string, separator byte) []string {
+	var list []string
+	quoted, from := false, 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++ // whatever it is, it ends nothing
+		case !quoted && c == separator:
+			list = append(list, text[from:i])
+			from = i + 1
+		}
+	}
+	return append(list, text[from:])
 }

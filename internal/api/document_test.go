@@ -132,7 +132,7 @@ func (h *handler) judge(r *http.Request, sent []byte, status int, header http.He
 	}
 	op := h.operationAt(r)
 	if op == nil {
-		want := map[int]string{404: string(ingest.CodeNotFound), 405: string(ingest.CodeMethodNotAllowed), 500: string(ingest.CodeInternal)}[status]
+		want := map[int]string{404: string(ingest.CodeNotFound), 405: string(ingest.CodeMethodNotAllowed), 505: string(ingest.CodeHTTPVersion), 500: string(ingest.CodeInternal)}[status]
 		if want == "" {
 			say("it is of no route")
 			return problems

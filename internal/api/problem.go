@@ -26,7 +26,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 			takes = eventForms()
 		}
 		w.Header().Set("Accept-Post", strings.Join(takes, ", "))
-	case p.Status == http.StatusRequestEntityTooLarge, p.Code == ingest.CodeRequestTimeout, p.Code == ingest.CodeBodyIncomplete,
+	case p.Status == http.StatusRequestEntityTooLarge, p.Status == http.StatusHTTPVersionNotSupported, p.Code == ingest.CodeRequestTimeout, p.Code == ingest.CodeBodyIncomplete,
 		p.Code == ingest.CodeRequestMalformed:
 		w.Header().Set("Connection", "close") // the rest of the body is not read
 	}
@@ -76,7 +76,8 @@ func ErrorsDocument() string {
 	b.WriteString("\n## Before there is a request\n\n" +
 		"What cannot be read as a request is refused by a problem, too, whose `instance` is empty, and the connection is closed.\n" +
 		"Without a word are closed: a connection on which no whole header came within " + headerTime.String() + ", and one whose caller does not read\n" +
-		"an answer within " + writeTime.String() + " (" + resultTime.String() + " for a result). A whole request must come within " + readTime.String() + "; a body that does not is\n" +
+		"an answer within " + writeTime.String() + " (" + resultTime.String() + " for a result). A whole request must come within " + readTime.String() + ", and the body of a\n" +
+		"provider's delivery within " + deliveryTime.String() + "; a body that does not is\n" +
 		"answered with `request_timeout`. The answer to HEAD has the headers of the problem and no body.\n")
 	return b.String()
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -17,14 +18,17 @@ import (
 // no whole header within headerTime, or reads no answer within writeTime.
 
 // refusingListener gives connections on which every refusal is a problem.
-type refusingListener struct{ net.Listener }
+type refusingListener struct {
+	net.Listener
+	refused func(ingest.Code) // counts
+}
 
 func (l refusingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &refusingConn{Conn: c}, nil
+	return &refusingConn{Conn: c, refused: l.refused}, nil
 }
 
 // refusingConn tells what net/http writes of its own accord from what a handler
@@ -36,6 +40,11 @@ type refusingConn struct {
 	// handled is true from the moment a handler has the request until the
 	// connection is idle.
 	handled atomic.Bool
+	refused func(ingest.Code)
+
+	// length is true once "content-length" was read, be it in a header or not.
+	length atomic.Bool
+	tail   []byte // the last bytes read, without it; of whoever reads
 }
 
 // connKey finds the connection in a request's context.
@@ -56,9 +65,51 @@ func serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*refusingConn); ok {
 			c.handled.Store(true)
+			// A body with two lengths has ended for one reader where another goes on,
+			// so that what follows on the connection is not to be believed (RFC 9112,
+			// section 6.3). net/http reads it by its chunks and hides the other length.
+			if len(r.TransferEncoding) > 0 && c.length.Load() {
+				w.Header().Set("Connection", "close")
+			}
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// Read notes whether a length was ever named on the connection: that is more than
+// whether this request has one, and never less.
+func (c *refusingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && !c.length.Load() {
+		c.tail = append(c.tail, b[:n]...)
+		if namesLength(c.tail) {
+			c.length.Store(true)
+			c.tail = nil
+		} else {
+			c.tail = append(c.tail[:0], c.tail[max(0, len(c.tail)-len(lengthName)+1):]...)
+		}
+	}
+	return n, err
+}
+
+const (
+	lengthName = "content-length"
+	lengthDash = len("content")
+)
+
+// namesLength looks for the header's name in any case.
+func namesLength(text []byte) bool {
+	for from := lengthDash; from < len(text); from++ {
+		i := bytes.IndexByte(text[from:], '-')
+		if i < 0 {
+			return false
+		}
+		from += i
+		if end := from - lengthDash + len(lengthName); end <= len(text) && strings.EqualFold(string(text[from-lengthDash:end]), lengthName) {
+			return true
+		}
+	}
+	return false
 }
 
 // Write sends b, or a problem document where b is a refusal of net/http's own. It
@@ -70,6 +121,9 @@ func (c *refusingConn) Write(b []byte) (int, error) {
 	refusal := ownRefusal(b)
 	if refusal == nil {
 		return c.Conn.Write(b)
+	}
+	if c.refused != nil {
+		c.refused(refusal.Code)
 	}
 	if _, err := c.Conn.Write(refusalBytes(refusal)); err != nil {
 		return 0, err
@@ -107,9 +161,13 @@ func ownRefusal(b []byte) *ingest.Refusal {
 	case http.StatusNotImplemented:
 		return (&ingest.Refusal{Code: ingest.CodeTransferCoding, Allowed: []string{"chunked"}}).Say("the Transfer-Encoding header names something else than {allowed}", nil)
 	case http.StatusHTTPVersionNotSupported:
-		return (&ingest.Refusal{Code: ingest.CodeHTTPVersion, Allowed: []string{"HTTP/1.0", "HTTP/1.1"}}).Say("the request line names another version of HTTP than {allowed}", nil)
+		return otherVersion()
 	}
 	return nil
+}
+
+func otherVersion() *ingest.Refusal {
+	return (&ingest.Refusal{Code: ingest.CodeHTTPVersion, Allowed: []string{"HTTP/1.0", "HTTP/1.1"}}).Say("the request line names another version of HTTP than {allowed}", nil)
 }
 
 // refusalBytes is a whole answer. The address is not known, or could not be read.

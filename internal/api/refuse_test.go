@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,7 +55,7 @@ func raw(t *testing.T, run func(t *testing.T, h *harness, dial func() net.Conn))
 		listener := &pipes{make(chan net.Conn), make(chan struct{})}
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan error, 1)
-		go func() { served <- Serve(ctx, listener, h.handler, slog.New(slog.DiscardHandler)) }()
+		go func() { served <- Serve(ctx, listener, h.handler, slog.New(slog.DiscardHandler), nil) }()
 		run(t, h, listener.dial)
 		stop()
 		if err := <-served; err != nil {
@@ -113,7 +116,9 @@ func TestRaw(t *testing.T) {
 		"bad length":             {submit + "Content-Length: many\r\n\r\n", 400, ingest.CodeRequestMalformed},
 		"two lengths":            {submit + "Content-Length: 3\r\nContent-Length: 4\r\n\r\n{}", 400, ingest.CodeRequestMalformed},
 		"HTTP/3.0":               {"GET /healthz HTTP/3.0\r\nHost: a\r\n\r\n", 505, ingest.CodeHTTPVersion},
-		"HTTP/2 preface":         {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 404, ingest.CodeNotFound},
+		"HTTP/2 preface":         {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, ingest.CodeHTTPVersion},
+		"two media types":        {submit + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 400, ingest.CodeRequestMalformed},
+		"one media type twice":   {submit + "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", 400, ingest.CodeRequestMalformed},
 		"large header":           {"GET /healthz HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("x", headerSize+8<<10) + "\r\n\r\n", 431, ingest.CodeHeadersTooLarge},
 		"long address":           {"GET /" + strings.Repeat("x", headerSize+8<<10) + " HTTP/1.1\r\nHost: a\r\n\r\n", 431, ingest.CodeHeadersTooLarge},
 		"many headers":           {"GET /healthz HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("A: b\r\n", 10_000) + "\r\n", 431, ingest.CodeHeadersTooLarge},
@@ -166,6 +171,170 @@ func TestRaw(t *testing.T) {
 	}
 }
 
+// TestTwoLengthsEndTheConnection (RFC 9112, section 6.3): what follows a request with
+// both is not read, also where it was sent with others before it.
+func TestTwoLengthsEndTheConnection(t *testing.T) {
+	const get = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+	const head = "POST /mcp HTTP/1.1\r\nHost: x\r\n"
+	const chunk = "\r\n2\r\n{}\r\n0\r\n\r\n"
+	const length, chunked, unlike = "Content-Length: 2\r\n", "Transfer-Encoding: chunked\r\n", "cOnTeNt-LeNgTh: 40\r\n"
+	for name, c := range map[string]struct {
+		send    string
+		answers int
+		closes  bool // after the last
+	}{
+		"chunked alone":        {head + chunked + chunk + get, 2, false},
+		"a length alone":       {head + length + "\r\n{}" + get, 2, false},
+		"both":                 {head + chunked + length + chunk + get, 1, true},
+		"both, turned round":   {head + unlike + chunked + chunk + get, 1, true},
+		"both, behind another": {get + get + head + chunked + length + chunk + get, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, size := range []int{1, 7, 4096} { // of a piece
+				raw(t, func(t *testing.T, h *harness, dial func() net.Conn) {
+					conn := dial()
+					go func() { // what nobody reads any more is not taken
+						for text := c.send; text != ""; {
+							n := min(size, len(text))
+							if _, err := io.WriteString(conn, text[:n]); err != nil {
+								return
+							}
+							text = text[n:]
+						}
+					}()
+					in := bufio.NewReader(conn)
+					for n := range c.answers {
+						if a := readRaw(t, in, "POST"); a.closes != (c.closes && n == c.answers-1) {
+							t.Errorf("answer %d: %d, closes %t", n, a.status, a.closes)
+						}
+					}
+					if c.closes {
+						if _, err := in.ReadByte(); err == nil {
+							t.Error("the connection went on")
+						}
+					}
+					if err := conn.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestRefusedBeforeAHandlerIsCounted as every other refusal is.
+func TestRefusedBeforeAHandlerIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.clock.real = true
+		listener := &pipes{make(chan net.Conn), make(chan struct{})}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		var mu sync.Mutex
+		counts := map[ingest.Code]int{}
+		count := func(c ingest.Code) {
+			mu.Lock()
+			defer mu.Unlock()
+			counts[c]++
+		}
+		options := h.options
+		options.Refused = count
+		go func() {
+			served <- Serve(ctx, listener, newHandler(options), slog.New(slog.DiscardHandler), count)
+		}()
+		want := map[ingest.Code]int{}
+		for send, code := range map[string]ingest.Code{
+			"GARBAGE\r\n\r\n":                                ingest.CodeRequestMalformed,
+			"GET /healthz HTTP/3.0\r\nHost: a\r\n\r\n":       ingest.CodeHTTPVersion,
+			"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n":       ingest.CodeNotFound,
+			"GET /v1/../healthz HTTP/1.1\r\nHost: a\r\n\r\n": ingest.CodeNotFound,
+			"PUT /v1/operations HTTP/1.1\r\nHost: a\r\n\r\n": ingest.CodeMethodNotAllowed,
+			"GET /v1/operations HTTP/1.1\r\nHost: a\r\n\r\n": ingest.CodeUnauthenticated,
+			"POST /hooks/none HTTP/1.1\r\nHost: a\r\n\r\n":   ingest.CodeNotFound,
+			"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":               ingest.CodeHTTPVersion,
+			"GET / HTTP/1.1\r\nHost: a\r\nExpect: x\r\n\r\n": ingest.CodeExpectation,
+			"POST /hooks/example HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n" + strings.Repeat("x", 2_000_000): ingest.CodeBodyTooLarge,
+		} {
+			conn := listener.dial()
+			exchangeRaw(t, conn, "GET", send)
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+			want[code]++
+		}
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if !maps.Equal(counts, want) {
+			t.Errorf("counted %v, want %v", counts, want)
+		}
+	})
+}
+
+// TestDeliveriesAreBounded: those without a key hold so many bodies and bytes together,
+// and who comes beyond that is told to come again.
+func TestDeliveriesAreBounded(t *testing.T) {
+	const head = "POST /hooks/example HTTP/1.1\r\nHost: x\r\nContent-Length: "
+	beyond := func(t *testing.T, conn net.Conn) {
+		t.Helper()
+		a := exchangeRaw(t, conn, "POST", head+"2\r\n\r\n{}")
+		var p ingest.Problem
+		if err := json.Unmarshal([]byte(a.text), &p); err != nil || p.Code != ingest.CodeTooManyDeliveries || a.status != 503 || !p.Retryable || a.header.Get("Retry-After") != "5" {
+			t.Errorf("beyond: %d %v %s", a.status, a.header, a.text)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		senders int
+		sent    string // by each, and no more
+	}{
+		"deliveries": {mostDeliveries, head + "9\r\n\r\n{"},
+		"bytes":      {mostDelivered >> 20, head + strconv.Itoa(1<<20) + "\r\n\r\n" + strings.Repeat("x", 1<<20-1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw(t, func(t *testing.T, h *harness, dial func() net.Conn) {
+				var conns []net.Conn
+				for range c.senders {
+					conn := dial()
+					if _, err := io.WriteString(conn, c.sent); err != nil {
+						t.Fatal(err)
+					}
+					conns = append(conns, conn)
+				}
+				synctest.Wait()
+				if name == "bytes" { // each holds a byte less than a whole one; the rest fills it
+					for range c.senders / 2 {
+						conn := dial()
+						if _, err := io.WriteString(conn, head+"9\r\n\r\n{{"); err != nil {
+							t.Fatal(err)
+						}
+						conns = append(conns, conn)
+					}
+					synctest.Wait()
+				}
+				beyond(t, dial())
+				// One that leaves makes room for one.
+				if err := conns[0].Close(); err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				a := exchangeRaw(t, dial(), "POST", head+"2\r\n\r\n{}")
+				if a.status != http.StatusUnauthorized { // it is not signed
+					t.Errorf("with room: %d %s", a.status, a.text)
+				}
+				for _, conn := range conns[1:] {
+					if err := conn.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestSlow: a body that stalls, or ends early, is answered; a header that stalls
 // is not, since net/http reads the next one in the same way from a connection
 // that nobody uses any more.
@@ -181,7 +350,7 @@ func TestSlow(t *testing.T) {
 		"chunk stalls":       {head + "Transfer-Encoding: chunked\r\n\r\n22\r\n{", ingest.CodeRequestTimeout, readTime},
 		"header stalls":      {"GET /healthz HTTP/1.1\r\nHost:", "", headerTime},
 		"nothing comes":      {"", "", headerTime},
-		"hook's body stalls": {"POST /hooks/example HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", ingest.CodeRequestTimeout, readTime},
+		"hook's body stalls": {"POST /hooks/example HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", ingest.CodeRequestTimeout, deliveryTime},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw(t, func(t *testing.T, h *harness, dial func() net.Conn) {
@@ -225,7 +394,7 @@ func TestHalfSent(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- Serve(ctx, listener, h.handler, slog.New(slog.DiscardHandler)) }()
+	go func() { served <- Serve(ctx, listener, h.handler, slog.New(slog.DiscardHandler), nil) }()
 	for _, frame := range []string{"Content-Length: 100\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n64\r\n"} {
 		conn, err := net.Dial("tcp", listener.Addr().String())
 		if err != nil {
@@ -265,7 +434,7 @@ func TestRefusedBehindAnother(t *testing.T) {
 			w.(http.Flusher).Flush()
 			_, _ = io.WriteString(w, strings.Repeat(looks, 1000)) // larger than what is buffered
 		})
-		go func() { served <- Serve(ctx, listener, h, slog.New(slog.DiscardHandler)) }()
+		go func() { served <- Serve(ctx, listener, h, slog.New(slog.DiscardHandler), nil) }()
 		conn := listener.dial()
 		go func() { _, _ = io.WriteString(conn, "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n") }()
 		if text, err := io.ReadAll(conn); err != nil || strings.Count(string(text), looks) != 1000 {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
 // Limits of the server. A wait is at most 55 s, so writing may take longer.
@@ -41,8 +43,9 @@ func untilStopping(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Serve answers requests on the listener until ctx ends, then finishes those
-// under way. It closes the listener. That ctx ended is not an error.
-func Serve(ctx context.Context, listener net.Listener, h http.Handler, log *slog.Logger) error {
+// under way. It closes the listener. That ctx ended is not an error. refused is told
+// the code of what is refused before the handler hears of it; nil tells nobody.
+func Serve(ctx context.Context, listener net.Listener, h http.Handler, log *slog.Logger, refused func(ingest.Code)) error {
 	base, cut := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), stoppingKey{}, ctx))
 	defer cut()
 	server := &http.Server{
@@ -53,7 +56,7 @@ func Serve(ctx context.Context, listener net.Listener, h http.Handler, log *slog
 	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(refusingListener{listener}); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(refusingListener{listener, refused}); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 		}
 		return nil

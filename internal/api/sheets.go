@@ -420,7 +420,7 @@ func hookSheet() sheet {
 		text:    "For providers, not for agents. The body is signed as the provider's contract says; it is answered as taken only once it is stored.",
 		params:  []string{paramProvider},
 		answers: []outcome{{status: http.StatusOK, text: "It is stored.", body: typeOf[status]()}},
-		codes:   []ingest.Code{ingest.CodeNotFound, ingest.CodeSignatureInvalid, ingest.CodeBodyTooLarge},
+		codes:   []ingest.Code{ingest.CodeNotFound, ingest.CodeSignatureInvalid, ingest.CodeBodyTooLarge, ingest.CodeTooManyDeliveries},
 	}
 }
 

@@ -62,6 +62,7 @@ const (
 	CodeTooManyStreams      Code = "too_many_streams"
 	CodeRateExceeded        Code = "rate_exceeded"
 	CodeTooManyOpen         Code = "too_many_open"
+	CodeTooManyDeliveries   Code = "too_many_deliveries"
 	CodeNotAcceptable       Code = "not_acceptable"
 	CodeRangeUnsatisfied    Code = "range_not_satisfiable"
 	CodeCursorExpired       Code = "cursor_expired"
@@ -162,6 +163,7 @@ func Meanings() []Meaning {
 		{CodeInternal, 500, "Something went wrong here", true, RetrySameKey, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
 		{CodeUnavailable, 503, "The store does not answer", true, RetrySameKey, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
 		{CodeStorageLow, 503, "There is too little room for new operations", true, RetrySameKey, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},
+		{CodeTooManyDeliveries, 503, "Too many deliveries are being taken", true, RetrySameKey, "Nothing was stored. Deliver it again after Retry-After."},
 		{CodeKeysUnavailable, 503, "Keys cannot be checked", true, RetrySameKey, "The operator must repair the keys file; try again later."},
 	}
 	slices.SortFunc(list, func(a, b Meaning) int {

@@ -163,7 +163,7 @@ func (s *Service) RunAdmin(ctx context.Context) error {
 	if s.cfg.Admin == nil {
 		return nil
 	}
-	return api.Serve(ctx, s.cfg.Admin, telemetry.Admin(s.health, s.metrics), s.cfg.Log)
+	return api.Serve(ctx, s.cfg.Admin, telemetry.Admin(s.health, s.metrics), s.cfg.Log, s.metrics.Refused)
 }
 
 // runWatch looks at the disk and tells of operations that rest, until ctx ends.

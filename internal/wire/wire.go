@@ -326,7 +326,9 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 			}
 		})
 	}
-	group.Go(func() error { return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log) })
+	group.Go(func() error {
+		return api.Serve(ctx, s.cfg.Listener, api.Handler(options), s.cfg.Log, s.metrics.Refused)
+	})
 	return group.Wait()
 }
 
