@@ -36,9 +36,11 @@ import (
 	"hash"
 	"io"
 	"iter"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,6 +115,7 @@ type Submission struct {
 	Replaces  string            `json:"replaces,omitempty"`
 	RetryOf   string            `json:"retry_of,omitempty"`
 	Session   string            `json:"session,omitempty"`
+	Reference string            `json:"client_reference,omitempty"` // a name of your own, by which lists find it
 }
 
 // Deadlines are wishes: lengths of time ("90s", "7d") or RFC 3339 times.
@@ -344,25 +347,31 @@ type Filter struct {
 	Of              string
 	State, Provider string
 	Session         string // the newest with this label, in one page
-	Limit           int
-	Cursor          string
+	// Reference is a client_reference: the newest that have it, in one page.
+	Reference string
+	Tags      map[string]string // all must match; at most 8
+	Limit     int
+	Cursor    string
 }
 
 // Page is one piece of a list, newest first.
 type Page struct {
 	Items []Operation
 	Next  string // "" at the end; a page may be short or empty before
-	// LeftOut says that older operations carry the filter's session, too.
+	// LeftOut says that older operations carry the filter's session or reference, too.
 	LeftOut bool
 }
 
 // List reads a page of operations, the caller's unless the filter says otherwise.
 func (c *Client) List(ctx context.Context, f Filter) (Page, error) {
 	q := url.Values{}
-	for name, v := range map[string]string{"of": f.Of, "state": f.State, "provider": f.Provider, "session": f.Session, "cursor": f.Cursor} {
+	for name, v := range map[string]string{"of": f.Of, "state": f.State, "provider": f.Provider, "session": f.Session, "client_reference": f.Reference, "cursor": f.Cursor} {
 		if v != "" {
 			q.Set(name, v)
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Tags)) {
+		q.Add("tag", name+":"+f.Tags[name])
 	}
 	if f.Limit != 0 {
 		q.Set("limit", strconv.Itoa(f.Limit))

@@ -288,10 +288,11 @@ class Client:
 
     def operations(self, *, timeout: Optional[float] = None, **filter: Any) -> Iterator[Operation]:
         """Yields the operations of the list, newest first, page after page. The filter:
-        of, state, provider, session, limit (of a page), cursor."""
+        of, state, provider, session, client_reference, tag (a list of "name:value", of which
+        all must match), limit (of a page), cursor."""
         deadline = _Deadline(timeout)
         while True:
-            page = self._call("GET", "/v1/operations?" + urllib.parse.urlencode(filter), deadline=deadline).json()
+            page = self._call("GET", "/v1/operations?" + urllib.parse.urlencode(filter, doseq=True), deadline=deadline).json()
             yield from page["items"]
             filter["cursor"] = page.get("next_cursor", "")
             if not filter["cursor"]:

@@ -45,6 +45,16 @@ class AgainstTheService(unittest.TestCase):
         while not submitted <= seen and time.monotonic() < end:  # the list follows a little behind
             seen.update(op["id"] for op in c.operations(limit=2))
         self.assertLessEqual(submitted, seen)
+        body = {"tags": {"lang": "py", "run": "a:1"}, "client_reference": "py order"}
+        op = c.submit("py-tagged", "example", {"correlation": "py-tagged"}, **body)
+        submitted.add(op["id"])
+        c.wait(op["id"], timeout=60)
+        for filter in ({"tag": ["lang:py", "run:a:1"]}, {"client_reference": "py order"}):
+            end = time.monotonic() + 30
+            while not (found := [o["id"] for o in c.operations(**filter)]) and time.monotonic() < end:
+                pass
+            self.assertEqual(found, [op["id"]])
+        self.assertEqual(list(c.operations(tag=["lang:py", "run:a"])), [])
 
     def test_watch_resumes(self):
         c = client()

@@ -52,6 +52,7 @@ export interface Submission {
   replaces?: string;
   retry_of?: string;
   session?: string;
+  client_reference?: string;
 }
 
 export interface Decision {
@@ -346,15 +347,18 @@ export class Client {
     return this.stream(id, last, call, false);
   }
 
-  /** Yields the operations of the list, newest first, page after page. */
+  /** Yields the operations of the list, newest first, page after page. Of tags, each "name:value", all must match. */
   async *operations(
-    filter: { of?: string; state?: string; provider?: string; session?: string; limit?: number; cursor?: string } = {},
+    filter: {
+      of?: string; state?: string; provider?: string; session?: string; client_reference?: string; tag?: string[];
+      limit?: number; cursor?: string;
+    } = {},
     call: Call = {},
   ): AsyncGenerator<Operation, void, undefined> {
     const q = new URLSearchParams();
     for (const [name, value] of Object.entries(filter)) {
-      if (value !== undefined) {
-        q.set(name, String(value));
+      for (const one of Array.isArray(value) ? value : value === undefined ? [] : [value]) {
+        q.append(name, String(one));
       }
     }
     for (;;) {

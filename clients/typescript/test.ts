@@ -51,6 +51,18 @@ const tests: { [name: string]: () => Promise<void> } = {
     while ([...submitted].some((id) => !seen.has(id))) { // the list follows a little behind
       (await all(c.operations({ limit: 2 }, { signal }))).forEach((op) => seen.add(op.id));
     }
+    const more = { tags: { lang: "ts", run: "a:1" }, client_reference: "ts order" };
+    const op = await c.submit("ts-tagged", { provider: "example", params: { correlation: "ts-tagged" }, ...more }, minute());
+    submitted.add(op.id);
+    await c.wait(op.id, minute());
+    for (const filter of [{ tag: ["lang:ts", "run:a:1"] }, { client_reference: "ts order" }]) {
+      let found: string[] = [];
+      while (found.length === 0) {
+        found = (await all(c.operations(filter, { signal }))).map((o) => o.id);
+      }
+      assert.deepEqual(found, [op.id]);
+    }
+    assert.deepEqual(await all(c.operations({ tag: ["lang:ts", "run:a"] }, { signal })), []);
   },
 
   async "watch resumes"() {

@@ -281,6 +281,7 @@ same key and parameters gives the same operation as it then stands. Without
 	flags.StringVar(&params, "params", "{}", "the provider's parameters as JSON, @FILE, or - for standard input")
 	flags.StringVar(&s.Account, "account", "", "account at the provider")
 	flags.StringVar(&s.Session, "session", "", "label of the caller's own session")
+	flags.StringVar(&s.Reference, "client-reference", "", "your own name for what is asked, by which list finds it")
 	flags.StringVar(&s.NotBefore, "not-before", "", "do not create before this time (RFC 3339 with zone)")
 	flags.StringArrayVar(&tags, "tag", nil, "NAME=VALUE, repeatable")
 	flags.StringVar(&d.Create, "create-deadline", "", "until when a job must exist: 30m, or RFC 3339 with zone")
@@ -358,6 +359,7 @@ func (a *app) getCommand() *cobra.Command {
 
 func (a *app) listCommand() *cobra.Command {
 	var f client.Filter
+	var tags []string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List operations, the one with the newest fact first",
 		Long: `List your operations, the one with the newest fact first. The time in a line is
@@ -366,6 +368,10 @@ that leave the state as it is count too. --of team and --of all list others', to
 if the key may read them.`,
 		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if f.Tags, err = readTags(tags); err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -405,6 +411,9 @@ if the key may read them.`,
 	flags.StringVar(&f.Of, "of", "own", "whose operations: own, team or all")
 	flags.StringVar(&f.State, "state", "", "only operations in this state")
 	flags.StringVar(&f.Provider, "provider", "", "only operations of this provider")
+	flags.StringVar(&f.Session, "session", "", "only operations with this session label of yours, in one page")
+	flags.StringVar(&f.Reference, "client-reference", "", "only operations with this client_reference of yours, in one page")
+	flags.StringArrayVar(&tags, "tag", nil, "NAME=VALUE, repeatable: only operations that have all of these tags")
 	flags.IntVar(&f.Limit, "limit", 50, "at most so many, 1 to 200")
 	flags.StringVar(&f.Cursor, "cursor", "", "where the page before ended")
 	return cmd

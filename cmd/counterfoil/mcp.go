@@ -135,10 +135,13 @@ func (o overHTTP) Wait(ctx context.Context, id string, after uint64, wait time.D
 
 func (o overHTTP) List(ctx context.Context, l mcpapi.ListQuery) (mcpapi.Answer, error) {
 	q := url.Values{"limit": {strconv.Itoa(l.Limit)}}
-	for name, value := range map[string]string{"of": l.Of, "state": l.State, "provider": l.Provider, "session": l.Session, "cursor": l.Cursor} {
+	for name, value := range map[string]string{"of": l.Of, "state": l.State, "provider": l.Provider, "session": l.Session, "client_reference": l.Reference, "cursor": l.Cursor} {
 		if value != "" {
 			q.Set(name, value)
 		}
+	}
+	if tags := l.TagFilters(); len(tags) > 0 {
+		q["tag"] = tags
 	}
 	return o.call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/operations?" + q.Encode()})
 }

@@ -111,6 +111,9 @@ func address(id string) string { return "/v1/operations/" + id }
 // query is the parameters of an address.
 type query struct{ url.Values }
 
+// repeated is the one parameter that may be there several times.
+const repeated = "tag"
+
 // query reads the parameters and refuses any that the route does not know: a
 // misspelt filter must not give everything.
 func (c *call) query(known ...string) (query, error) {
@@ -126,7 +129,7 @@ func (c *call) query(known ...string) (query, error) {
 		switch {
 		case !ok:
 			return query{}, parameter("query", ingest.FieldUnknown, "has a parameter that this address does not know", known...)
-		case len(list) > 1:
+		case len(list) > 1 && name != repeated:
 			return query{}, parameter(name, ingest.FieldDuplicate, "must be given once")
 		}
 	}
@@ -169,7 +172,7 @@ func (h *handler) list(ctx context.Context, c *call) (answer, error) {
 		return answer{}, ingest.Refuse(ingest.Wrong("limit", ingest.FieldOutOfBounds, "must be between {min} and {max}", ingest.Values{"min": 1, "max": ingest.MaxPage}))
 	}
 	page, err := h.o.Service.List(ctx, ingest.ListRequest{
-		Caller: c.caller, Of: ingest.Of(q.Get("of")), State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Reference: q.Get("client_reference"), Limit: int(limit), Cursor: q.Get("cursor"),
+		Caller: c.caller, Of: ingest.Of(q.Get("of")), State: q.Get("state"), Provider: q.Get("provider"), Session: q.Get("session"), Reference: q.Get("client_reference"), Tags: q.Values[repeated], Limit: int(limit), Cursor: q.Get("cursor"),
 	})
 	if err != nil {
 		return answer{}, err

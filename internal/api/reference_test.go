@@ -2,6 +2,8 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +56,52 @@ func TestClientReference(t *testing.T) {
 	} {
 		if status, _, p := list(query); status != 422 || p.Errors[0].Field != field {
 			t.Errorf("%s: %d %+v", query, status, p)
+		}
+	}
+}
+
+// TestTagFilters: what cannot be a tag is refused with its bound, and a cursor is of the
+// tags that it was made for, in whatever order.
+func TestTagFilters(t *testing.T) {
+	h := newHarness(t)
+	for i := range 3 {
+		if w, _, _ := h.submit("alice", fmt.Sprint(i), `{"provider":"example","params":{"kind":"render"},"tags":{"a":"1","b":""}}`); w.Code != 202 {
+			t.Fatal(w.Code, w.Body)
+		}
+	}
+	h.play("project")
+	for query, want := range map[string]struct {
+		code  ingest.Code
+		field ingest.FieldCode
+	}{
+		"tag=a":                             {ingest.CodeInvalid, ingest.FieldMalformed},
+		"tag=":                              {ingest.CodeInvalid, ingest.FieldMalformed},
+		"tag=:1":                            {ingest.CodeInvalid, ingest.FieldMalformed},
+		"tag=A:1":                           {ingest.CodeInvalid, ingest.FieldMalformed},
+		"tag=a:1&tag=a:2":                   {ingest.CodeInvalid, ingest.FieldDuplicate},
+		"tag=a:%0A":                         {ingest.CodeInvalid, ingest.FieldNotAllowed},
+		"tag=a:" + strings.Repeat("x", 257): {ingest.CodeInvalid, ingest.FieldOutOfBounds},
+		"tags=a:1":                          {ingest.CodeInvalid, ingest.FieldUnknown},
+		"state=failed&state=cancelled":      {ingest.CodeInvalid, ingest.FieldDuplicate},
+		strings.Repeat("&tag=a:1", 9)[1:]:   {ingest.CodeInvalid, ingest.FieldOutOfBounds},
+	} {
+		w := h.do("alice", "GET", "/v1/operations?"+query, nil, "")
+		var p ingest.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 422 || p.Code != want.code || p.Errors[0].Code != want.field {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
+	}
+	if w := h.do("alice", "GET", "/v1/timeline?tag=a:1&tag=b:2", nil, ""); w.Code != 404 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	var page ingest.Page
+	w := h.do("alice", "GET", "/v1/operations?limit=1&tag=a:1&tag=b:", nil, "")
+	if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil || len(page.Items) != 1 || page.NextCursor == "" || !strings.Contains(strings.Join(w.Header()["Link"], " "), "tag=a%3A1&tag=b%3A") {
+		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+	for query, want := range map[string]int{"tag=b:&tag=a:1": 200, "tag=a:1": 400, "": 400, "tag=a:2&tag=b:": 400} {
+		if w := h.do("alice", "GET", "/v1/operations?limit=1&"+query+"&cursor="+page.NextCursor, nil, ""); w.Code != want {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
 	}
 }

@@ -58,6 +58,7 @@ const (
 	paramOf         = "Provider"
 	paramSession    = "Session"
 	paramReference  = "ClientReference"
+	paramTag        = "Tag"
 	paramLimit      = "Limit"
 	paramCursor     = "Cursor"
 	paramAfterEntry = "AfterEntry"
@@ -102,6 +103,7 @@ func params() map[string]*huma.Param {
 		paramOf:         {Name: "provider", In: "query", Description: "Only operations with this provider.", Schema: text(huma.Schema{Pattern: "^[a-z0-9_-]{1,64}$"})},
 		paramSession:    {Name: "session", In: "query", Description: "The newest operations with this session label, in one page without a cursor.", Schema: text(huma.Schema{MaxLength: length(ingest.MaxText)})},
 		paramReference:  {Name: "client_reference", In: "query", Description: "The newest operations with this client_reference, in one page without a cursor.", Schema: text(huma.Schema{MaxLength: length(ingest.MaxText)})},
+		paramTag:        {Name: repeated, In: "query", Description: "name:value: only operations with this tag. It may be there several times; all must match.", Schema: &huma.Schema{Type: huma.TypeArray, MaxItems: length(ingest.MaxTagFilters), Items: text(huma.Schema{Examples: []any{"team:billing"}})}},
 		paramLimit:      {Name: "limit", In: "query", Description: "Operations on a page, " + strconv.Itoa(ingest.DefaultPage) + " if it is left out.", Schema: number(1, ingest.MaxPage)},
 		paramCursor:     {Name: "cursor", In: "query", Description: "next_cursor of the page before, with the same filter.", Schema: text(huma.Schema{})},
 		paramAfterEntry: {Name: "after", In: "query", Description: "Only facts after this seq.", Schema: number(0, 1<<62)},
@@ -207,7 +209,7 @@ func listSheet() sheet {
 	return sheet{
 		id: "listOperations", tag: tagOperations, title: "List your operations, newest first",
 		text:    "A page may be short or empty with more to come: next_cursor says so. The newest facts of an operation may not be in yet; GET of the operation has them.",
-		params:  []string{paramWhose, paramState, paramOf, paramSession, paramReference, paramLimit, paramCursor},
+		params:  []string{paramWhose, paramState, paramOf, paramSession, paramReference, paramTag, paramLimit, paramCursor},
 		answers: []outcome{{status: http.StatusOK, text: "A page.", body: typeOf[ingest.Page](), maybe: []string{"Link"}}},
 		codes:   []ingest.Code{ingest.CodeCursorInvalid, ingest.CodeForbidden},
 	}

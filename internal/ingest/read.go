@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -29,6 +30,9 @@ const (
 	// DefaultPage and MaxPage bound a page of a list.
 	DefaultPage = 50
 	MaxPage     = 200
+
+	// MaxTagFilters bounds the tags that a list is filtered by.
+	MaxTagFilters = 8
 )
 
 // load reads an operation for what the caller wants to do with it. One that the
@@ -134,8 +138,11 @@ type ListRequest struct {
 	Session string
 	// Reference is the caller's own, and names operations as Session does.
 	Reference string
-	Limit     int // 0: DefaultPage
-	Cursor    string
+	// Tags are those that an operation must all have, each as name:value; at most
+	// MaxTagFilters.
+	Tags   []string
+	Limit  int // 0: DefaultPage
+	Cursor string
 }
 
 // Page is a part of a list, newest first. It may be short or empty with more to
@@ -175,6 +182,8 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	if r.Reference != "" && (r.Session != "" || r.Cursor != "") {
 		problems = append(problems, FieldError{Field: "client_reference", Code: FieldNotAllowed, Message: "goes with neither session nor cursor: its list is one page"})
 	}
+	tags, wrong := tagFilters(r.Tags)
+	problems = append(problems, wrong...)
 	action, problem := r.whose()
 	if problem != nil {
 		problems = append(problems, *problem)
@@ -192,10 +201,10 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 		return Page{}, refusal
 	}
 	if r.Session != "" {
-		return v.ofLabel(ctx, r, r.Session)
+		return v.ofLabel(ctx, r, r.Session, tags)
 	}
 	if r.Reference != "" {
-		return v.ofLabel(ctx, r, journal.ReferenceLabel(r.Reference))
+		return v.ofLabel(ctx, r, journal.ReferenceLabel(r.Reference), tags)
 	}
 	before, err := v.readCursor(r)
 	if err != nil {
@@ -203,7 +212,7 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	}
 	found, err := v.cfg.Journal.Records(ctx, before, r.Limit, func(record *projections.Record) bool {
 		s := &record.State
-		return r.shows(s.Intent.Principal) &&
+		return r.shows(s.Intent.Principal) && tagged(s.Intent.Tags, tags) &&
 			(r.State == "" || string(s.Phase) == r.State) && (r.Provider == "" || s.Intent.Provider == r.Provider)
 	})
 	if err != nil {
@@ -217,6 +226,32 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 		page.NextCursor = v.cursor(r, found.Before)
 	}
 	return page, nil
+}
+
+// tagFilters reads what a list is filtered by.
+func tagFilters(list []string) (tags []events.Tag, problems []FieldError) {
+	if len(list) > MaxTagFilters {
+		return nil, []FieldError{Wrong("tag", FieldOutOfBounds, "is there {times} times; at most {max} are allowed", Values{"times": len(list), "max": MaxTagFilters})}
+	}
+	for _, text := range list {
+		name, value, both := strings.Cut(text, ":")
+		switch problem := textProblem(value, MaxTagValue); {
+		case !both || !validTagName(name):
+			problems = append(problems, Wrong("tag", FieldMalformed, "must be name:value, the name {min} to {max} of a-z, 0-9, _, - and .", Values{"min": 1, "max": MaxTagName}))
+		case problem != nil:
+			problems = append(problems, problem.at("tag"))
+		case slices.ContainsFunc(tags, func(t events.Tag) bool { return t.Name == name }):
+			problems = append(problems, Wrong("tag", FieldDuplicate, "must name each tag once: an operation has one value of it", nil))
+		default:
+			tags = append(tags, events.Tag{Name: name, Value: value})
+		}
+	}
+	return tags, problems
+}
+
+// tagged says whether all that is wanted is there.
+func tagged(has, wants []events.Tag) bool {
+	return !slices.ContainsFunc(wants, func(t events.Tag) bool { return !slices.Contains(has, t) })
 }
 
 // whose says what is asked for by a list of whose operations.
@@ -249,7 +284,7 @@ func (r ListRequest) shows(principal string) bool {
 }
 
 // ofLabel shows the newest operations under one label, as they stand.
-func (v *Service) ofLabel(ctx context.Context, r ListRequest, label string) (Page, error) {
+func (v *Service) ofLabel(ctx context.Context, r ListRequest, label string, tags []events.Tag) (Page, error) {
 	ids, more, err := v.cfg.Journal.Labelled(ctx, r.Caller.Principal, label)
 	if err != nil {
 		return Page{}, fmt.Errorf("list operations of a label: %w", err)
@@ -262,7 +297,7 @@ func (v *Service) ofLabel(ctx context.Context, r ListRequest, label string) (Pag
 			continue // the ledger was lost, and INDEX not
 		case err != nil:
 			return Page{}, fmt.Errorf("list operations of a label: %w", err)
-		case s.Intent.Principal != r.Caller.Principal,
+		case s.Intent.Principal != r.Caller.Principal, !tagged(s.Intent.Tags, tags),
 			r.State != "" && string(s.Phase) != r.State, r.Provider != "" && s.Intent.Provider != r.Provider:
 			continue
 		case len(page.Items) == r.Limit:
@@ -283,6 +318,10 @@ func (v *Service) cursor(r ListRequest, before uint64) string {
 	parts := []string{"cursor1", r.Caller.Principal, r.State, r.Provider, string(raw)}
 	if r.Of != OfOwn {
 		parts = append(parts, string(r.Of))
+	}
+	if len(r.Tags) > 0 { // in whatever order
+		parts = append(parts, "tags")
+		parts = append(parts, slices.Sorted(slices.Values(r.Tags))...)
 	}
 	for _, part := range parts {
 		var n [8]byte

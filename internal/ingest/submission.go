@@ -478,6 +478,12 @@ func textProblem(s string, limit int) *FieldError {
 	return nil
 }
 
+func validTagName(name string) bool {
+	return name != "" && len(name) <= MaxTagName && !strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.')
+	})
+}
+
 func readTags(tags map[string]string) ([]events.Tag, []FieldError) {
 	var list []events.Tag
 	var problems []FieldError
@@ -486,9 +492,7 @@ func readTags(tags map[string]string) ([]events.Tag, []FieldError) {
 	}
 	for name, value := range tags {
 		field := "/tags/" + clip(strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
-		if name == "" || len(name) > MaxTagName || strings.ContainsFunc(name, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.')
-		}) {
+		if !validTagName(name) {
 			problems = append(problems, Wrong(field, FieldNotAllowed, "the name must be {min} to {max} of a-z, 0-9, _, - and .", Values{"min": 1, "max": MaxTagName}))
 			continue
 		}

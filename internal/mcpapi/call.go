@@ -304,7 +304,7 @@ func (s *server) list(ctx context.Context, c *toolCall) (Answer, error) {
 	if err := decodeArguments(c.raw, &a); err != nil {
 		return Answer{}, err
 	}
-	q := ListQuery{Of: a.Of, State: a.State, Provider: a.Provider, Session: a.Session, Limit: defaultPage, Cursor: a.Cursor}
+	q := ListQuery{Of: a.Of, State: a.State, Provider: a.Provider, Session: a.Session, Reference: a.Reference, Tags: a.Tags, Limit: defaultPage, Cursor: a.Cursor}
 	if a.Limit != 0 {
 		if a.Limit > ingest.MaxPage {
 			return Answer{}, outOfBounds("/limit", 1, ingest.MaxPage)

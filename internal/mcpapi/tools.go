@@ -134,7 +134,7 @@ type (
 		Overlap   bool              `json:"allow_overlap" jsonschema:"With replaces or retry_of: two jobs at once are acceptable. Only a person should say so."`
 		Adopt     submitAdopt       `json:"adopt" jsonschema:"Follow a job that was created elsewhere, and create none."`
 		Validate  bool              `json:"validate_only" jsonschema:"Check everything, record nothing, and answer with what would be recorded. It uses no key up."`
-		Reference string            `json:"client_reference" jsonschema:"Your own name for what is asked, by which it can be found over HTTP when the key is lost. A label: it makes no request a replay."`
+		Reference string            `json:"client_reference" jsonschema:"Your own name for what is asked; list_operations finds it by that when the key is lost. A label: it makes no request a replay."`
 		Session   string            `json:"session" jsonschema:"Your label for this session; list_operations finds operations by it."`
 	}
 	submitAdopt struct {
@@ -183,12 +183,14 @@ type (
 		Limit uint64 `json:"limit" jsonschema:"Entries, 1 to 200; 50 if left out."`
 	}
 	listArguments struct {
-		Of       string `json:"of" jsonschema:"own, team or all: whose operations; own if left out. The others need a scope."`
-		State    string `json:"state" jsonschema:"Only operations in this state; get_capabilities lists them."`
-		Provider string `json:"provider" jsonschema:"Only operations of this provider."`
-		Session  string `json:"session" jsonschema:"Only operations under this label of yours, in one page."`
-		Limit    uint64 `json:"limit" jsonschema:"Operations, 1 to 200; 10 if left out."`
-		Cursor   string `json:"cursor" jsonschema:"next_cursor of the page before, with the same filter."`
+		Of        string            `json:"of" jsonschema:"own, team or all: whose operations; own if left out. The others need a scope."`
+		State     string            `json:"state" jsonschema:"Only operations in this state; get_capabilities lists them."`
+		Provider  string            `json:"provider" jsonschema:"Only operations of this provider."`
+		Session   string            `json:"session" jsonschema:"Only operations under this label of yours, in one page."`
+		Reference string            `json:"client_reference" jsonschema:"Only operations with this client_reference of yours, in one page."`
+		Tags      map[string]string `json:"tags" jsonschema:"Only operations that have all these tags, at most 8."`
+		Limit     uint64            `json:"limit" jsonschema:"Operations, 1 to 200; 10 if left out."`
+		Cursor    string            `json:"cursor" jsonschema:"next_cursor of the page before, with the same filter."`
 	}
 	resultArguments struct {
 		ID         string `json:"id" jsonschema:"The operation's id, as it was answered."`
@@ -231,7 +233,7 @@ func (s *server) table() []tool {
 		},
 		{
 			ToolList, "List operations",
-			"Your operations, newest first, as the history has them. Use session to find what an earlier run of yours began.",
+			"Your operations, newest first, as the history has them. Use session to find what an earlier run of yours began, and client_reference to find what you asked for when its key is lost.",
 			input[listArguments](), output[ingest.Page](), reads, s.list,
 		},
 		{

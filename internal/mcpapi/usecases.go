@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
@@ -40,9 +41,20 @@ type Answer struct {
 
 // ListQuery bounds a list; what is zero does not filter.
 type ListQuery struct {
-	Of, State, Provider, Session string
-	Limit                        int
-	Cursor                       string
+	Of, State, Provider, Session, Reference string
+
+	Tags   map[string]string
+	Limit  int
+	Cursor string
+}
+
+// TagFilters are the tags as the HTTP API has them in a query, sorted.
+func (q ListQuery) TagFilters() (list []string) {
+	for name, value := range q.Tags {
+		list = append(list, name+":"+value)
+	}
+	slices.Sort(list)
+	return list
 }
 
 // ResultQuery names a result.
@@ -135,7 +147,8 @@ func (p *inProcess) Wait(ctx context.Context, id string, after uint64, wait time
 
 func (p *inProcess) List(ctx context.Context, q ListQuery) (Answer, error) {
 	page, err := p.service.List(ctx, ingest.ListRequest{
-		Caller: p.caller, Of: ingest.Of(q.Of), State: q.State, Provider: q.Provider, Session: q.Session, Limit: q.Limit, Cursor: q.Cursor,
+		Caller: p.caller, Of: ingest.Of(q.Of), State: q.State, Provider: q.Provider, Session: q.Session, Reference: q.Reference,
+		Tags: q.TagFilters(), Limit: q.Limit, Cursor: q.Cursor,
 	})
 	if err != nil {
 		return Answer{}, err

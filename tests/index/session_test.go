@@ -66,3 +66,52 @@ func TestSession(t *testing.T) {
 		}
 	})
 }
+
+// Lists by tags and by the caller's own reference find what has them, alone and together.
+func TestTagsAndReferences(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := harness.New(t, harness.Options{})
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		var ids []string
+		for i := range 4 {
+			op, _, err := h.Client.Submit(t.Context(), fmt.Sprint(i), client.Submission{
+				Provider: "example", Params: json.RawMessage(`{}`), Reference: fmt.Sprint("order ", i/2),
+				Tags: map[string]string{"team": "billing", "run": fmt.Sprint("a:", i%2)},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, op.ID)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		for _, c := range []struct {
+			f    client.Filter
+			want []int
+		}{
+			{client.Filter{Tags: map[string]string{"team": "billing"}}, []int{0, 1, 2, 3}},
+			{client.Filter{Tags: map[string]string{"team": "billing", "run": "a:1"}}, []int{1, 3}},
+			{client.Filter{Tags: map[string]string{"team": "billing", "run": "a:2"}}, nil},
+			{client.Filter{Tags: map[string]string{"run": "a"}}, nil},
+			{client.Filter{Reference: "order 1"}, []int{2, 3}},
+			{client.Filter{Reference: "order 1", Tags: map[string]string{"run": "a:0"}}, []int{2}},
+			{client.Filter{Limit: 1, Tags: map[string]string{"run": "a:0"}}, []int{0, 2}},
+		} {
+			var got, want []string
+			for op, err := range h.Client.Operations(t.Context(), c.f) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, op.ID)
+			}
+			for _, i := range c.want {
+				want = append(want, ids[i])
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("%+v: %v, want %v", c.f, got, want)
+			}
+		}
+	})
+}
