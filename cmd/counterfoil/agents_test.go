@@ -181,6 +181,29 @@ func TestAgentsByNATS(t *testing.T) {
 	}
 }
 
+// TestAgentsKeyIsTheWholeOfIt: one with a blank before or behind it is another.
+func TestAgentsKeyIsTheWholeOfIt(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	at, _, end := servedWithAgents(t, data)
+	defer end()
+	key := keyFor(t, data, "alice")
+	for _, text := range []string{key + " ", " " + key, key + "\n", key + "\u00a0", "Bearer " + key, ""} {
+		for name, option := range map[string]nats.Option{"token": nats.Token(text), "password": nats.UserInfo("alice", text)} {
+			if conn, err := nats.Connect(at, option); !errors.Is(err, nats.ErrAuthorization) {
+				if err == nil {
+					conn.Close()
+				}
+				t.Errorf("%s %q: %v", name, text[:max(0, len(text)-len(key))], err)
+			}
+		}
+	}
+	conn, err := nats.Connect(at, nats.Token(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
 // TestAgentsWithOneMessageID: both intents are answered, whoever had the id before.
 func TestAgentsWithOneMessageID(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")

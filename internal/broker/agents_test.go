@@ -15,6 +15,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,7 +66,8 @@ type port struct {
 	door    *journal.Door
 	doorman *doorman
 	log     *syncBuilder
-	tls     *tls.Config // of clients
+	tls     *tls.Config  // of clients
+	skip    atomic.Int64 // what its clock is ahead
 }
 
 type syncBuilder struct {
@@ -89,7 +91,7 @@ func openPort(t *testing.T, server, client *tls.Config) *port {
 	t.Helper()
 	p := &port{t: t, doorman: &doorman{revoked: map[string]bool{}}, log: &syncBuilder{}, tls: client}
 	b, err := broker.Start(broker.Config{
-		Dir: t.TempDir(), Run: "run", Now: time.Now, Sync: broker.SyncInterval, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
+		Dir: t.TempDir(), Run: "run", Now: func() time.Time { return time.Now().Add(time.Duration(p.skip.Load())) }, Sync: broker.SyncInterval, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
 		Agents: &broker.Agents{Listen: "127.0.0.1:0", TLS: server, Admit: p.doorman.Admit, Still: p.doorman.Still},
 	})
 	if err != nil {
@@ -355,6 +357,42 @@ func TestEverythingElseIsClosed(t *testing.T) {
 	}
 	if m, err := p.store.Last(t.Context(), journal.Intents, "intents.bob.*"); err == nil {
 		t.Errorf("in bob's name: %+v", m)
+	}
+}
+
+// TestAgentsDoNotFillTheLog: what they are refused is no failure of ours, and is told
+// some times in a minute.
+func TestAgentsDoNotFillTheLog(t *testing.T) {
+	p := openPort(t, nil, nil)
+	alice := p.as("cf_k1.alice")
+	const tries = 60
+	for n := range tries {
+		if err := alice.Publish(fmt.Sprintf("facts.0.01.op_%d", n), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := alice.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for range 40 {
+		if _, err := p.connect(nats.Token("cf_k1.wrong")); !errors.Is(err, nats.ErrAuthorization) {
+			t.Fatal(err)
+		}
+	}
+	text := p.log.String()
+	if n := strings.Count(text, "Violation"); n < 1 || n > 20 {
+		t.Errorf("%d lines tell of violations:\n%.2000s", n, text)
+	}
+	if lines := strings.Count(text, "about a connection from outside"); lines > 20 || strings.Contains(text, "level=ERROR") {
+		t.Errorf("%d lines:\n%.2000s", lines, text)
+	}
+	// In the next minute there is one again, which says what was left out.
+	p.skip.Store(int64(time.Minute))
+	if _, err := p.connect(nats.Token("cf_k1.wrong")); !errors.Is(err, nats.ErrAuthorization) {
+		t.Fatal(err)
+	}
+	if text := p.log.String(); !strings.Contains(text, fmt.Sprintf("left_out_before=%d", tries+40-20)) {
+		t.Errorf("nothing says what was left out:\n%.4000s", text[max(0, len(text)-1000):])
 	}
 }
 

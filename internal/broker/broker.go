@@ -206,7 +206,7 @@ func serve(c Config, g *gate) (*server.Server, *messages, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	said := &messages{to: c.Logger, streams: filepath.Join(c.Dir, storeName, streamsName)}
+	said := &messages{to: c.Logger, now: c.Now, streams: filepath.Join(c.Dir, storeName, streamsName)}
 	s.SetLogger(said, false, false)
 	s.Start()
 	if !s.ReadyForConnections(readyLimit) || !s.JetStreamEnabled() {
@@ -310,11 +310,44 @@ func (b *Broker) Stop() error {
 // of a stream that could not write, which it cannot be asked for.
 type messages struct {
 	to      *slog.Logger
+	now     func() time.Time
 	streams string // the directory with one for each stream
 
 	mu     sync.Mutex
 	last   string // guarded by mu
 	failed string // guarded by mu
+	// Of what connections from outside gave cause for; guarded by mu.
+	since time.Time // when the minute began
+	told  int       // in it
+	left  int       // out since something was told
+}
+
+// aboutMost is how many lines in a minute the log has about connections from outside:
+// whoever reaches the socket can have the server write one at any time.
+const aboutMost = 20
+
+// fromOutside says whether a message is about a connection that came by a socket. The
+// server puts its address and number first; those of our own have no address.
+func fromOutside(text string) bool {
+	address, _, found := strings.Cut(text, " - cid:")
+	return found && address != pipeNetwork
+}
+
+// lets says whether one more message about such a connection is told, and how many were
+// not since the last one.
+func (m *messages) lets() (left int, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.now(); now.Sub(m.since) >= time.Minute || now.Before(m.since) {
+		m.since, m.told = now, 0
+	}
+	if m.told >= aboutMost {
+		m.left++
+		return 0, false
+	}
+	left, m.left = m.left, 0
+	m.told++
+	return left, true
 }
 
 // authError is in the server's words for a client that was not let in.
@@ -347,7 +380,15 @@ func (m *messages) say(level slog.Level, format string, args []any) {
 		level, text = slog.LevelWarn, text[:i+len(authError)]
 	}
 	// The server gives no context with its messages.
-	m.to.Log(context.Background(), level, "nats server", "text", text)
+	ctx := context.Background()
+	if level < slog.LevelWarn || !fromOutside(text) {
+		m.to.Log(ctx, level, "nats server", "text", text)
+		return
+	}
+	// What others do wrong is no failure of ours.
+	if left, ok := m.lets(); ok {
+		m.to.Log(ctx, slog.LevelWarn, "nats server, about a connection from outside", "text", text, "left_out_before", left)
+	}
 }
 
 func (m *messages) Noticef(format string, args ...any) { m.say(slog.LevelDebug, format, args) }

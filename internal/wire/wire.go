@@ -334,6 +334,10 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 
 // Agent gives who the bearer of a key is, for a server that lets agents in.
 func (s *Service) Agent(bearer string) (ingest.Caller, error) {
+	// HTTP takes blanks around it for none of it. Here they are a part of what was sent.
+	if strings.TrimSpace(bearer) != bearer {
+		return ingest.Caller{}, ingest.Unauthenticated()
+	}
 	return s.keys().Authenticate([]string{"Bearer " + bearer})
 }
 
