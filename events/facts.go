@@ -186,7 +186,20 @@ type IntentRecorded struct {
 
 	Reference string // caller's own name for what it asks; a label; optional
 
+	Approving Digest   // of the policy file that demanded an approval; zero for none
+	Demands   []Demand // which of its rules did, in its order
+
 	Extra codec.Extra
+}
+
+// Demand is a rule of the policy that wants an operation approved before anything is
+// sent.
+type Demand struct {
+	Rule string
+	Why  string // in the rule's words; "" for none
+	// Failed is what kept the rule from being evaluated, which counts as a demand; "" if
+	// nothing did.
+	Failed string
 }
 
 // Tag is a caller's label on an operation.
@@ -616,15 +629,23 @@ type InputAnswered struct {
 // ApprovalGranted lets an operation start. Permit.
 type ApprovalGranted struct {
 	Who      string // never the submitter
-	Approved Digest // what was approved
+	Approved Digest // what was approved: see [IntentRecorded.ToApprove]
+	Key      string // hash of the caller's idempotency key
+	KeyID    string // which of the principal's keys was used
+	Why      Digest // the text given; zero for none
+	JobID    string // of an intent that adopts: its job, which is claimed by now
+	Claim    string
 	Extra    codec.Extra
 }
 
 // ApprovalDenied ends an operation before it starts. Permit.
 type ApprovalDenied struct {
-	Who   string
-	Why   Digest
-	Extra codec.Extra
+	Who    string // never the submitter
+	Why    Digest
+	Denied Digest // what was denied: see [IntentRecorded.ToApprove]
+	Key    string // hash of the caller's idempotency key
+	KeyID  string // which of the principal's keys was used
+	Extra  codec.Extra
 }
 
 // Deadline names one of an operation's five deadlines.

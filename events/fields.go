@@ -32,7 +32,16 @@ func (f *IntentRecorded) Fields(v *codec.Visitor) {
 	codec.Nested(v, "pm", &f.Promises)
 	codec.Uint(v, "r", &f.Rules)
 	codec.Text(v, "own", &f.Reference)
+	codec.Digest(v, "apo", &f.Approving)
+	codec.List(v, "dem", &f.Demands)
 	codec.Rest(v, &f.Extra)
+}
+
+// Fields implements [codec.Record].
+func (d *Demand) Fields(v *codec.Visitor) {
+	codec.Text(v, "r", &d.Rule)
+	codec.Text(v, "y", &d.Why)
+	codec.Text(v, "f", &d.Failed)
 }
 
 // Fields implements [codec.Record].
@@ -318,6 +327,11 @@ func (f *InputAnswered) Fields(v *codec.Visitor) {
 func (f *ApprovalGranted) Fields(v *codec.Visitor) {
 	codec.Text(v, "w", &f.Who)
 	codec.Digest(v, "ap", &f.Approved)
+	codec.Text(v, "k", &f.Key)
+	codec.Text(v, "kid", &f.KeyID)
+	codec.Digest(v, "y", &f.Why)
+	codec.Text(v, "j", &f.JobID)
+	codec.Text(v, "cl", &f.Claim)
 	codec.Rest(v, &f.Extra)
 }
 
@@ -325,6 +339,9 @@ func (f *ApprovalGranted) Fields(v *codec.Visitor) {
 func (f *ApprovalDenied) Fields(v *codec.Visitor) {
 	codec.Text(v, "w", &f.Who)
 	codec.Digest(v, "y", &f.Why)
+	codec.Digest(v, "de", &f.Denied)
+	codec.Text(v, "k", &f.Key)
+	codec.Text(v, "kid", &f.KeyID)
 	codec.Rest(v, &f.Extra)
 }
 

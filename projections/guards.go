@@ -140,6 +140,25 @@ func (f *folding) numbered(tries *Tries) bool {
 	return number == tries.Made+1
 }
 
+// mayApprove refuses the word of the submitter, and one over something else than what
+// waits. A fact that says nothing of what it is over is taken at its word.
+func (f *folding) mayApprove() bool {
+	who, over := "", events.Digest{}
+	switch fact := f.fact.(type) {
+	case *events.ApprovalGranted:
+		who, over = fact.Who, fact.Approved
+	case *events.ApprovalDenied:
+		who, over = fact.Who, fact.Denied
+	default: // the table asks for no other
+	}
+	i := &f.s.Intent
+	if who != "" && who == i.Principal || !over.IsZero() && over != i.ToApprove(f.s.Operation) {
+		f.reason, f.refuse = ReasonBadApproval, true
+		return false
+	}
+	return true
+}
+
 // mayCreate refuses a permit for a create that could make a second job.
 func (f *folding) mayCreate() bool {
 	s := f.s

@@ -27,7 +27,7 @@ func allPhases() []Phase {
 func refusals() []Reason {
 	return []Reason{
 		ReasonDuplicateFact, ReasonSecondIntent, ReasonNotApplicable, ReasonAttemptOpen, ReasonTooEarly, ReasonTooLate, ReasonStale, ReasonTerminal,
-		ReasonRiskUnstated, ReasonBadDecision, ReasonJobOwned, ReasonChainBroken, ReasonUnreadable, ReasonNoPermit,
+		ReasonRiskUnstated, ReasonBadDecision, ReasonBadApproval, ReasonJobOwned, ReasonChainBroken, ReasonUnreadable, ReasonNoPermit,
 	}
 }
 

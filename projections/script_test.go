@@ -2,6 +2,7 @@ package projections
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -202,6 +203,17 @@ func (a args) attempt(tries *Tries) events.Attempt {
 	}
 }
 
+// over is the digest of what waits, or of something else, where it is said.
+func (a args) over() events.Digest {
+	switch a.m["over"] {
+	case "this":
+		return a.s.l.s.Intent.ToApprove(a.s.l.s.Operation)
+	case "another":
+		return a.s.l.s.Intent.ToApprove("op_other")
+	}
+	return events.Digest{}
+}
+
 func (a args) fact(name string) events.Fact {
 	st := &a.s.l.s
 	last := func(t *Tries) uint64 { return a.num("n", t.Made) }
@@ -209,9 +221,9 @@ func (a args) fact(name string) events.Fact {
 	case "intent":
 		return a.s.intent
 	case "approval.granted":
-		return &events.ApprovalGranted{Who: "boss"}
+		return &events.ApprovalGranted{Who: cmp.Or(a.m["who"], "boss"), Approved: a.over()}
 	case "approval.denied":
-		return &events.ApprovalDenied{Who: "boss"}
+		return &events.ApprovalDenied{Who: cmp.Or(a.m["who"], "boss"), Denied: a.over()}
 	case "prepare.attempted":
 		return &events.PrepareAttempted{Step: a.num("step", st.Ready), Attempt: a.attempt(&st.Prepares)}
 	case "prepare.answered":

@@ -90,6 +90,7 @@ const (
 	ReasonTerminal      Reason = "terminal"
 	ReasonRiskUnstated  Reason = "risk_not_accepted"
 	ReasonBadDecision   Reason = "decision_incomplete"
+	ReasonBadApproval   Reason = "approval_of_another"
 	ReasonJobOwned      Reason = "job_owned_elsewhere"
 	ReasonChainBroken   Reason = "chain_broken"
 	ReasonUnreadable    Reason = "unreadable"
@@ -493,6 +494,20 @@ func (h *Hint) Fields(v *codec.Visitor) {
 	codec.Bool(v, "e", &h.Exact)
 }
 
+// Approval is what became of the wait for one.
+type Approval struct {
+	Granted bool // else denied, where By is set
+	By      string
+	At      time.Time
+}
+
+// Fields implements codec.Record.
+func (a *Approval) Fields(v *codec.Visitor) {
+	codec.Bool(v, "g", &a.Granted)
+	codec.Text(v, "b", &a.By)
+	codec.Time(v, "t", &a.At)
+}
+
 // MaxLater is how many of the operations that name one its state has, the newest.
 const MaxLater = 16
 
@@ -555,6 +570,8 @@ type State struct {
 
 	Later []events.Link // the newest operations that name this one, oldest first
 
+	Approval Approval
+
 	Extra codec.Extra
 }
 
@@ -604,6 +621,7 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Text(v, "be", &s.Because)
 	codec.Uints(v, "fi", &s.Recent)
 	codec.List(v, "la", &s.Later)
+	codec.Nested(v, "ap", &s.Approval)
 	codec.Rest(v, &s.Extra)
 }
 

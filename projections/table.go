@@ -165,8 +165,10 @@ var transitions = []Row{
 	},
 	{
 		ID: "2", From: []Phase{PhaseApprovalPending}, On: []Trigger{"approval.granted"},
+		When: (*folding).mayApprove,
 		Then: func(f *folding) {
 			f.start()
+			f.s.Approval = Approval{Granted: true, By: f.fact.(*events.ApprovalGranted).Who, At: f.e.Time}
 			f.s.Dates.Approval = time.Time{}
 			if f.s.Intent.Adopt != "" {
 				f.bind(f.s.Intent.Adopt, "", "")
@@ -179,7 +181,11 @@ var transitions = []Row{
 	},
 	{
 		ID: "2", From: []Phase{PhaseApprovalPending}, On: []Trigger{"approval.denied"},
-		Then: func(f *folding) { f.enter(PhaseAbandoned, ReasonApprovalDenied) },
+		When: (*folding).mayApprove,
+		Then: func(f *folding) {
+			f.s.Approval = Approval{By: f.fact.(*events.ApprovalDenied).Who, At: f.e.Time}
+			f.enter(PhaseAbandoned, ReasonApprovalDenied)
+		},
 	},
 	{
 		ID: "2", From: []Phase{PhaseApprovalPending}, On: []Trigger{"deadline.passed/approval"},

@@ -77,7 +77,11 @@ func OwnJobs(fact events.Fact) []string {
 	}
 	switch f := fact.(type) {
 	case *events.IntentRecorded:
-		own(f.Adopt, events.ClaimOwn)
+		if !f.NeedsApproval { // the approval claims it
+			own(f.Adopt, events.ClaimOwn)
+		}
+	case *events.ApprovalGranted:
+		own(f.JobID, f.Claim)
 	case *events.CreateAnswered:
 		own(f.JobID, f.Claim)
 	case *events.LookupAnswered:
