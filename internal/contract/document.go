@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -53,6 +54,7 @@ func (e *ParseError) Error() string {
 // gives a zero value and a problem, so that one pass finds all of them.
 type document struct {
 	file     string
+	holds    string // what the file is; "" for a contract
 	lines    []string
 	problems []Problem
 }
@@ -101,7 +103,7 @@ func (d *document) read(src []byte) *yaml.Node {
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		d.addf(&second, "", "one file holds one contract; there is a second document")
+		d.addf(&second, "", "one file holds one %s; there is a second document", cmp.Or(d.holds, "contract"))
 		return nil
 	}
 	if root.Kind != yaml.DocumentNode || len(root.Content) != 1 {

@@ -54,8 +54,9 @@ type scopes struct {
 	hook    *cel.Env // reading a webhook
 }
 
-func newScopes() (*scopes, error) {
-	base, err := cel.NewEnv(
+// newBase is what every expression may use.
+func newBase() (*cel.Env, error) {
+	return cel.NewEnv(
 		cel.OptionalTypes(),
 		cel.CrossTypeNumericComparisons(true),
 		cel.ParserExpressionSizeLimit(maxExpression),
@@ -85,6 +86,10 @@ func newScopes() (*scopes, error) {
 		cel.Function("echoes", cel.Overload("echoes_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType}, cel.BoolType,
 			cel.BinaryBinding(func(got, sent ref.Val) ref.Val { return types.Bool(echoes(got, sent)) }))),
 	)
+}
+
+func newScopes() (*scopes, error) {
+	base, err := newBase()
 	if err != nil {
 		return nil, err
 	}
