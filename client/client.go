@@ -147,6 +147,7 @@ type Operation struct {
 	Session    string           `json:"session"`
 	Paused     *Paused          `json:"paused"` // nil: it is not
 	Tags       []Tag            `json:"tags"`
+	Approval   *Approval        `json:"approval"` // nil: it needs none
 	Guarantee  Guarantee        `json:"guarantee"`
 	Attempts   Attempts         `json:"attempts"`
 	Job        *Job             `json:"job"`
@@ -179,6 +180,23 @@ type Paused struct {
 type Tag struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
+}
+
+// Approval is that of an operation which a rule of the server's policy demands one for.
+type Approval struct {
+	State   string     `json:"state"`  // pending, granted, denied or lapsed
+	Digest  string     `json:"digest"` // of what is sent: whoever approves or denies says it
+	Params  string     `json:"params_sha256"`
+	Demands []Demand   `json:"demanded_by"`
+	By      string     `json:"by"`
+	At      *time.Time `json:"at"`
+}
+
+// Demand is a rule that demands an approval.
+type Demand struct {
+	Rule   string `json:"rule"`
+	Why    string `json:"why"`
+	Failed string `json:"failed"` // why the rule could not be evaluated
 }
 
 // Guarantee is what holds after a create whose answer was lost.
@@ -561,6 +579,7 @@ type Decision struct {
 	Until      string `json:"until,omitempty"`       // extend: length of time or RFC 3339
 	Evidence   string `json:"evidence,omitempty"`    // mark_cancelled
 	AcceptRisk bool   `json:"accept_risk,omitempty"` // retry_create
+	Digest     string `json:"digest,omitempty"`      // approve and deny: Approval.Digest of the operation
 }
 
 // Decide records a decision made on the given version of the operation.
@@ -576,6 +595,12 @@ func (c *Client) Decide(ctx context.Context, id string, version uint64, key stri
 		return Operation{}, err
 	}
 	return readOperation(r)
+}
+
+// Params reads the operation's parameters as they were sent.
+func (c *Client) Params(ctx context.Context, id string) (json.RawMessage, error) {
+	var out json.RawMessage
+	return out, c.read(ctx, operationPath(id)+"/params", &out)
 }
 
 // Capabilities reads what the server offers, as JSON.

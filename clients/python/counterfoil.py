@@ -217,7 +217,8 @@ class Client:
     def decide(self, id: str, version: int, key: str, kind: str, *, timeout: Optional[float] = None,
                **more: Any) -> Operation:
         """Records a decision made on this version of the operation. ``more``: why,
-        job_id, deadline, until, evidence, accept_risk."""
+        job_id, deadline, until, evidence, accept_risk, and digest with the kinds
+        approve and deny."""
         return self._call("POST", _path(id) + "/decisions", body={"kind": kind, **more}, key=key,
                           headers={"If-Match": f'"v{version}"'}, timeout=timeout).operation()
 

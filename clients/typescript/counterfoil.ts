@@ -63,6 +63,8 @@ export interface Decision {
   until?: string;
   evidence?: string;
   accept_risk?: boolean;
+  /** approval.digest of the operation, with the kinds approve and deny. */
+  digest?: string;
 }
 
 export interface Batch {

@@ -131,6 +131,9 @@ func (a *app) show(op client.Operation) error {
 	if op.Because != "" {
 		line("because", "%s", op.Because)
 	}
+	if p := op.Approval; p != nil {
+		line("approval", "%s%s, digest %s", p.State, when(p.By != "", " by "+p.By), p.Digest)
+	}
 	line("after a lost answer", "%s", op.Guarantee.Words)
 	if op.Job != nil && op.Job.ID != "" {
 		line("job", "%s", op.Job.ID+saying(op.Job))
@@ -547,7 +550,8 @@ adopt shows what it would bind and asks; where there is no terminal, --yes says
 that it is meant.
 
 resume watches a job again after its deadline, or after it was lost. To end a
-pause use counterfoil resume.`,
+pause use counterfoil resume. What waits for an approval is answered by
+counterfoil approve and counterfoil deny.`,
 		Args: exactly(2, "an operation id and a kind"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

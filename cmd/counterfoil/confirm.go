@@ -28,10 +28,15 @@ func (a *app) adopting(ctx context.Context, in io.Reader, op client.Operation, j
 	if yes {
 		return nil
 	}
+	return a.asked(ctx, in, "bind it?", "give --yes if this job is meant")
+}
+
+// asked asks on a terminal. otherwise is what to do where there is none.
+func (a *app) asked(ctx context.Context, in io.Reader, question, otherwise string) error {
 	if f, ok := in.(*os.File); !ok || openScreen(f) == nil {
-		return usage("nobody can be asked here: give --yes if this job is meant")
+		return usage("nobody can be asked here: %s", otherwise)
 	}
-	fmt.Fprint(a.stderr, "bind it? [y/N] ")
+	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
 	// The reading goroutine is left behind by an interrupt: the process ends.
 	answer := make(chan string, 1)
 	go func() {

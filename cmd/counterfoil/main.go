@@ -184,6 +184,7 @@ Try it: counterfoil demo`,
 		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
 		a.cancelCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(), a.mcpCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.releaseCommand(), a.holdsCommand(), a.keyCommand(), a.principalCommand(),
+		a.approveCommand(), a.denyCommand(), a.policyCommand(),
 		a.contractCommand(), a.drillCommand(), a.benchCommand(), a.versionCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText},
 	)

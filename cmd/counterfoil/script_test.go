@@ -82,23 +82,31 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func keep(ts *testscript.TestScript, neg bool, args []string) {
-	id := regexp.MustCompile(`op_[a-z2-7]{32}`).FindString(ts.ReadFile("stdout"))
-	if neg || len(args) != 1 || id == "" {
-		ts.Fatalf("keep NAME: no operation id in %q", ts.ReadFile("stdout"))
+	pattern := `op_[a-z2-7]{32}`
+	if len(args) == 2 {
+		pattern = args[1]
 	}
-	ts.Setenv(args[0], id)
+	found := regexp.MustCompile(pattern).FindString(ts.ReadFile("stdout"))
+	if neg || len(args) < 1 || len(args) > 2 || found == "" {
+		ts.Fatalf("keep NAME [PATTERN]: no operation id, or what is named, in %q", ts.ReadFile("stdout"))
+	}
+	ts.Setenv(args[0], found)
 }
 
-// served starts a service whose accounts behave each in its own way.
+// served starts a service whose accounts behave each in its own way, with a policy file
+// or without.
 func served(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: served")
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: served [POLICY]")
 	}
 	s, err := newStage(filepath.Join(ts.Getenv("WORK"), "data"), quiet())
 	ts.Check(err)
 	ts.Defer(s.close)
 	s.contracts, err = hurried()
 	ts.Check(err)
+	if len(args) == 1 {
+		s.policy = ts.MkAbs(args[0])
+	}
 	const quick = 100 * time.Millisecond
 	s.mount("example", "default", steps(quick, "queued", "running", "succeeded"))
 	s.mount("example", "endless", steps(time.Hour, "running", "succeeded"))

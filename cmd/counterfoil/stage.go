@@ -31,6 +31,7 @@ type stage struct {
 	contracts fs.FS             // nil for the built-in ones
 	hooks     map[string]string // webhook secrets by provider
 	log       *slog.Logger
+	policy    string // file; "" for none
 
 	sim      *simulator.Simulator
 	simURL   string
@@ -114,7 +115,7 @@ func (s *stage) mount(provider, account string, o simulator.Options, rules ...si
 
 // open starts the store, the projector and the doors. Workers start with work.
 func (s *stage) open(ctx context.Context) error {
-	o := options{Data: s.dir, Sync: "always", Options: launch.Options{Listen: "127.0.0.1:0", Workers: 16, AllowHTTP: true}}
+	o := options{Data: s.dir, Sync: "always", Options: launch.Options{Listen: "127.0.0.1:0", Workers: 16, AllowHTTP: true, PolicyFile: s.policy}}
 	for name := range s.mounts {
 		o.BaseURLs = append(o.BaseURLs, name+"="+s.simURL+"/"+name)
 		o.Credentials = append(o.Credentials, name+"=env:"+stageCredential)

@@ -208,6 +208,7 @@ func (h *handler) routes() []route {
 			get(eventPath, false, h.feed, feedSheet()),
 			post(eventPath, bodyEvent, h.event, eventSheet()).beginning(),
 			get("/v1/operations/{id}/timeline", false, h.timeline, timelineSheet()),
+			get("/v1/operations/{id}/params", false, h.params, paramsSheet()),
 			get("/v1/operations/{id}/result", false, h.result, resultSheet()),
 			post("/v1/operations/{id}/cancel", bodyOptional, h.cancel, cancelSheet()),
 			post("/v1/operations/{id}/decisions", bodyJSON, h.decide, decideSheet()),

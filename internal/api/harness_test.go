@@ -146,6 +146,8 @@ type harness struct {
 	streams  ingest.StreamLimits
 	quotas   ingest.Quotas // of every principal
 	exceeded []ingest.Policy
+	policy   *contract.Policy // nil: none
+	team     string           // of keys that are made
 }
 
 type lockedWriter struct {
@@ -196,6 +198,7 @@ func (h *harness) over(store journal.Store) *harness {
 			defer mu.Unlock()
 			h.exceeded = append(h.exceeded, p)
 		},
+		Policy: func() *contract.Policy { return h.policy },
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{
@@ -222,6 +225,7 @@ func (h *harness) over(store journal.Store) *harness {
 		{"mate", "blue", []ingest.Scope{ingest.ScopeReadTeam, ingest.ScopeCancel}},
 		{"auditor", "", []ingest.Scope{ingest.ScopeReadAll, ingest.ScopeAudit}},
 		{"admin", "", []ingest.Scope{ingest.ScopeAdmin}},
+		{"approver", "blue", []ingest.Scope{ingest.ScopeReadAll, ingest.ScopeApprove}},
 		{"submitter", "", []ingest.Scope{"submit:example/*"}},
 		{"nothing", "", []ingest.Scope{}},
 	} {

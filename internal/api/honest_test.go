@@ -15,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/doctor"
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/projections"
 )
 
 // key makes a key for a principal and keeps it under a name. No scopes at all is
@@ -25,7 +26,7 @@ func (h *harness) key(name, principal string, operator bool, expires time.Time, 
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	key.Scopes, key.Expires = scopes, expires
+	key.Scopes, key.Expires, key.Team = scopes, expires, h.team
 	if err := ingest.AddKey(h.keys, key); err != nil {
 		h.t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 	for _, s := range ingest.PlainScopes() {
 		callers["only-"+strings.ReplaceAll(string(s), ":", "-")] = []ingest.Scope{s}
 	}
-	allowed, refused := map[string]int{}, map[string]int{}
+	allowed, refused, foreseen := map[string]int{}, map[string]int{}, map[contract.Foresight]int{}
 	for name, scopes := range callers {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -57,7 +58,15 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 				Accounts: func(context.Context) []doctor.Account { return nil },
 				Contract: func(context.Context, events.Digest) (*contract.Contract, error) { return nil, nil }, //nolint:nilnil // never asked for
 			})
+			h.team = "red"
+			h.policy = policyOf(t, `
+policy: 1
+approval:
+  - {name: replicate, when: provider == "replicate"}
+  - {name: asking, when: 'guarantee == "ask_after_loss" && has(params.input)'}
+`)
 			h.over(h.store)
+			h.key("other", "other", false, time.Time{})
 			h.key("caller", name, name == "operator", time.Time{}, scopes...)
 			h.key("full", name, true, time.Time{}) // another of the same principal, which prepares things
 			n := 0
@@ -71,7 +80,7 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 				switch {
 				case told.Allowed && got.status < 300:
 					allowed[what]++
-				case !told.Allowed && got.status == 403 && got.Code == told.Reason && got.Requires == told.Requires && told.Reason != "":
+				case !told.Allowed && (got.status == 403 || what == "approve" && got.status == 404) && got.Code == told.Reason && got.Requires == told.Requires && told.Reason != "":
 					refused[what]++
 				default:
 					t.Errorf("%s: told %+v, got %d %s %s", what, told, got.status, got.Code, got.Requires)
@@ -83,7 +92,13 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 			}
 			for _, p := range told.Providers {
 				for _, s := range p.Submit {
-					check("submit", s.Verdict, submit("caller", p.Name, s.Account))
+					got := submit("caller", p.Name, s.Account)
+					check("submit", s.Verdict, got)
+					waits := got.State == projections.PhaseApprovalPending
+					if s.Allowed && (s.Approval == contract.Always && !waits || s.Approval == contract.Never && waits || waits && len(s.Rules) == 0) {
+						t.Errorf("%s: told %s by %v, got %s", p.Name, s.Approval, s.Rules, got.State)
+					}
+					foreseen[s.Approval]++
 					if s.Allowed != slices.Contains(p.Accounts, s.Account) {
 						t.Errorf("account %s of %s is in one list and not in the other", s.Account, p.Name)
 					}
@@ -103,6 +118,9 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 					body, header["If-Match"] = `{"kind":"abandon"}`, `"v1"`
 				case "cancel_several":
 					body = `{"items":[{"id":"` + h.op + `"}]}`
+				case "approve":
+					submit("other", "replicate", "default")
+					body, header["If-Match"] = h.approval("approve"), `"v1"`
 				case "hold":
 					body = `{"provider":"example","scope":"all","why":"x"}`
 				case "release":
@@ -115,10 +133,13 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 				}
 				check(a.Action, a.Verdict, h.ask("caller", method, strings.Replace(a.Href, "{id}", h.op, 1), header, body))
 			}
-			if len(told.Actions) != 18 {
+			if len(told.Actions) != 19 {
 				t.Errorf("%d actions", len(told.Actions))
 			}
 		})
+	}
+	if len(foreseen) != 3 {
+		t.Errorf("told of approvals: %v", foreseen)
 	}
 	// Each was both allowed and refused to somebody, or it shows nothing.
 	for what := range allowed {
@@ -136,8 +157,9 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 // answerOf is what an answer says of a refusal.
 type answerOf struct {
 	status   int
-	Code     ingest.Code  `json:"code"`
-	Requires ingest.Scope `json:"requires"`
+	Code     ingest.Code       `json:"code"`
+	Requires ingest.Scope      `json:"requires"`
+	State    projections.Phase `json:"state"`
 }
 
 func (h *harness) ask(as, method, target string, header map[string]string, body string) *answerOf {

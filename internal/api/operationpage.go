@@ -30,6 +30,8 @@ since <time datetime="{{utc .View.Since}}">{{utc .View.Since}}</time>{{if .View.
 <tr><th>provider<td>{{.View.Provider}}, account {{.View.Account}}
 {{with .View.Principal}}<tr><th>asked for by<td>{{.}}
 {{end}}{{with .View.WaitingFor}}<tr><th>waiting for<td>{{.}}{{with $.View.NextLook}}, next look <time datetime="{{utc .}}">{{utc .}}</time>{{end}}
+{{end}}{{with .View.Approval}}<tr><th>approval<td>{{.State}}{{with .By}} by {{.}}{{end}}{{with .At}} at <time datetime="{{utc .}}">{{utc .}}</time>{{end}}{{range .Demands}}<br>rule {{.Rule}}{{with .Why}}: {{.}}{{end}}{{with .Failed}}, which could not be evaluated: {{.}}{{end}}{{end}}<br>what is sent has the digest <code>{{.Digest}}</code>
+{{end}}{{with .Params}}<tr><th>parameters<td><pre>{{.}}</pre>
 {{end}}<tr><th>after a lost answer<td>{{.View.Guarantee.Words}}
 {{with .View.Job}}<tr><th>job<td><code>{{.ID}}</code>{{with .RemoteState}}, the provider says <q>{{.}}</q>{{end}}{{with .Progress}} ({{.}}){{end}}{{if .Adopted}}, not created here{{end}}
 {{end}}{{with .View.Input}}<tr><th>it waits for<td>{{.Text}}{{with .URL}} <a href="{{.}}" rel="noopener noreferrer">answer at the provider</a>{{end}}
@@ -69,6 +71,7 @@ type operationShown struct {
 	View     ingest.View
 	Timeline ingest.TimelinePage
 	Commands []string
+	Params   string // where somebody is to approve them
 }
 
 // person shows an operation to a person.
@@ -86,18 +89,40 @@ func (h *handler) person(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	params, err := h.toApprove(ctx, c, view)
+	if err != nil {
+		return answer{}, err
+	}
 	page, err := template.New("operation").Funcs(template.FuncMap{"utc": utc}).Parse(operationPage)
 	if err != nil {
 		return answer{}, fmt.Errorf("page of an operation: %w", err)
 	}
 	var out bytes.Buffer
-	if err := page.Execute(&out, operationShown{view, timeline, commands(view)}); err != nil {
+	if err := page.Execute(&out, operationShown{view, timeline, commands(view), params}); err != nil {
 		return answer{}, fmt.Errorf("page of an operation: %w", err)
 	}
 	return answer{status: http.StatusOK, media: htmlType, body: out.Bytes(), header: map[string]string{
 		"Content-Security-Policy": "default-src 'none'; style-src 'sha256-" + styleSum() + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		"Referrer-Policy":         "no-referrer",
 	}}, nil
+}
+
+// shownParams bounds the parameters on the page, in bytes.
+const shownParams = 16 << 10
+
+// toApprove gives what somebody is to look at before it is sent.
+func (h *handler) toApprove(ctx context.Context, c *call, view ingest.View) (string, error) {
+	if view.Approval == nil || view.Approval.State != ingest.ApprovalPending {
+		return "", nil
+	}
+	params, _, err := h.o.Service.Params(ctx, c.caller, view.ID)
+	if err != nil {
+		return "", err
+	}
+	if len(params) > shownParams {
+		return "They are too long for this page: GET " + address(view.ID) + "/params has them.", nil
+	}
+	return string(params), nil
 }
 
 // commands says what the caller may do now as it is typed.
@@ -108,6 +133,10 @@ func commands(v ingest.View) (list []string) {
 			continue
 		}
 		for _, kind := range a.Decisions {
+			if kind == ingest.Approve || kind == ingest.Deny {
+				list = append(list, "counterfoil "+string(kind)+" "+v.ID+" --digest "+v.Approval.Digest)
+				continue
+			}
 			list = append(list, "counterfoil decide "+v.ID+" "+string(kind))
 		}
 	}

@@ -216,6 +216,21 @@ func (h *handler) timeline(ctx context.Context, c *call) (answer, error) {
 	return c.fresh(page, header, func(text []byte) string { return tag(page.Version, text) })
 }
 
+// params gives the caller's parameters as they were sent.
+func (h *handler) params(ctx context.Context, c *call) (answer, error) {
+	params, digest, err := h.o.Service.Params(ctx, c.caller, c.operation)
+	if err != nil {
+		return answer{}, err
+	}
+	etag := `"` + digest.String() + `"`
+	header := map[string]string{"ETag": etag, "Cache-Control": "private, immutable"}
+	if matches(c.r.Header["If-None-Match"], etag) {
+		return answer{status: http.StatusNotModified, header: header}, nil
+	}
+	header["Content-Digest"] = "sha-256=:" + base64.StdEncoding.EncodeToString(digest[:]) + ":"
+	return answer{status: http.StatusOK, header: header, media: jsonType, body: params}, nil
+}
+
 func (h *handler) result(ctx context.Context, c *call) (answer, error) {
 	q := c.q
 	unaccepted, err := q.flag("unaccepted")

@@ -263,6 +263,18 @@ func timelineSheet() sheet {
 	}
 }
 
+func paramsSheet() sheet {
+	return sheet{
+		id: "getParams", tag: tagOperations, title: "Read the parameters",
+		text:   "The caller's JSON as it was sent, byte for byte. Its ETag is its SHA-256 in hex, which is approval.params_sha256 of an operation that needs an approval.",
+		params: []string{paramID, paramNoneMatch},
+		answers: []outcome{
+			{status: http.StatusOK, text: "The parameters.", body: typeOf[anyObject](), always: []string{"ETag", "Content-Digest", "Cache-Control"}},
+			same("They are what you have.", "Cache-Control"),
+		},
+	}
+}
+
 func personSheet() sheet {
 	return sheet{
 		id: "showOperation", tag: tagOperations, title: "Show an operation to a person",
@@ -301,7 +313,7 @@ func cancelSheet() sheet {
 func decideSheet() sheet {
 	return sheet{
 		id: "decideOperation", tag: tagOperations, title: "Decide what automation must not",
-		text:   "On the very state that was seen: If-Match says which.",
+		text:   "On the very state that was seen: If-Match says which. The kinds approve and deny answer an operation that waits in approval_pending, and are for another principal than the one that submitted it, with the scope approve.",
 		params: []string{paramID, paramKey, paramMatch}, body: typeOf[ingest.DecideBody](),
 		answers: []outcome{
 			{status: http.StatusCreated, text: "Recorded.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location"}, maybe: []string{"Retry-After"}},
@@ -310,6 +322,7 @@ func decideSheet() sheet {
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePrecondition, ingest.CodePreconditionInvalid, ingest.CodeStale,
 			ingest.CodeDecisionNotAllowed, ingest.CodeRiskNotAccepted, ingest.CodeJobOwned, ingest.CodeAlreadyTerminal, ingest.CodeNewerVersion, ingest.CodeAccountNotAllowed,
+			ingest.CodeSelfApproval, ingest.CodeApprovalDiffers,
 		},
 	}
 }

@@ -193,10 +193,14 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 		return View{}, false, keyMissing()
 	}
 	now := v.cfg.Clock.Now()
-	fact, why, evidence, err := readDecision(r.Body, now)
+	d, err := readDecision(r.Body, now)
 	if err != nil {
 		return View{}, false, err
 	}
+	if approves(d.fact.Choice) {
+		return v.approve(ctx, r, d, now)
+	}
+	fact, why, evidence := d.fact, d.why, d.evidence
 	s, err := v.load(ctx, r.Caller, r.ID, ActDecide)
 	if err != nil {
 		return View{}, false, err
@@ -275,12 +279,18 @@ func asksProvider(kind events.DecisionKind) bool {
 	return false
 }
 
-// readDecision reads the body. why and evidence are texts to be stored before
-// the fact.
-func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, evidence string, err error) {
+// decision is a request to decide, read.
+type decision struct {
+	fact          *events.DecisionMade
+	why, evidence string        // texts to be stored before the fact
+	digest        events.Digest // of what is approved or denied
+}
+
+// readDecision reads the body.
+func readDecision(body []byte, now time.Time) (*decision, error) {
 	var d DecideBody
 	if err := decodeStrict(body, &d); err != nil {
-		return nil, "", "", err
+		return nil, err
 	}
 	var problems []FieldError
 	add := func(problem FieldError) { problems = append(problems, problem) }
@@ -290,14 +300,15 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 		}
 		return *p
 	}
-	fact = &events.DecisionMade{
+	fact := &events.DecisionMade{
 		Choice: events.DecisionKind(value(d.Kind)), JobID: value(d.JobID), Which: events.Deadline(value(d.Deadline)),
 		AcceptRisk: d.AcceptRisk != nil && *d.AcceptRisk,
 	}
-	if why, err = reason(d.Why); err != nil {
-		return nil, "", "", err
+	why, err := reason(d.Why)
+	if err != nil {
+		return nil, err
 	}
-	evidence = value(d.Evidence)
+	evidence := value(d.Evidence)
 	if len(evidence) > MaxWhy {
 		add(tooLong("/evidence", evidence, MaxWhy))
 	}
@@ -305,7 +316,7 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 	switch {
 	case fact.Choice == "":
 		add(Wrong("/kind", FieldRequired, "must be given", nil, kinds...))
-	case !slices.Contains(decisionKinds(), fact.Choice):
+	case !slices.Contains(kinds, string(fact.Choice)):
 		fact.Choice = ""
 		add(Wrong("/kind", FieldNotAllowed, "is not a decision", nil, kinds...))
 	}
@@ -313,21 +324,29 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 	for _, f := range []struct {
 		name  string
 		given bool
-		kind  events.DecisionKind
 		need  bool
+		kinds []events.DecisionKind
 	}{
-		{"job_id", fact.JobID != "", events.DecideAdopt, true},
-		{"deadline", fact.Which != "", events.DecideExtend, true},
-		{"until", value(d.Until) != "", events.DecideExtend, true},
-		{"evidence", evidence != "", events.DecideMarkCancelled, true},
-		{"accept_risk", fact.AcceptRisk, events.DecideRetryCreate, false},
+		{"job_id", fact.JobID != "", true, []events.DecisionKind{events.DecideAdopt}},
+		{"deadline", fact.Which != "", true, []events.DecisionKind{events.DecideExtend}},
+		{"until", value(d.Until) != "", true, []events.DecisionKind{events.DecideExtend}},
+		{"evidence", evidence != "", true, []events.DecisionKind{events.DecideMarkCancelled}},
+		{"accept_risk", fact.AcceptRisk, false, []events.DecisionKind{events.DecideRetryCreate}},
+		{"digest", value(d.Digest) != "", true, []events.DecisionKind{Approve, Deny}},
 	} {
+		fits := slices.Contains(f.kinds, fact.Choice)
 		switch {
 		case fact.Choice == "":
-		case f.given && fact.Choice != f.kind:
-			add(Wrong("/"+f.name, FieldNotAllowed, "goes with kind {kind} only", Values{"kind": f.kind}))
-		case !f.given && f.need && fact.Choice == f.kind:
-			add(Wrong("/"+f.name, FieldRequired, "must be given with kind {kind}", Values{"kind": f.kind}))
+		case f.given && !fits:
+			add(Wrong("/"+f.name, FieldNotAllowed, "goes with kind {kind} only", Values{"kind": orOf(f.kinds)}))
+		case !f.given && f.need && fits:
+			add(Wrong("/"+f.name, FieldRequired, "must be given with kind {kind}", Values{"kind": fact.Choice}))
+		}
+	}
+	var digest events.Digest
+	if text := value(d.Digest); text != "" {
+		if digest, err = events.ParseDigest(text); err != nil || digest.IsZero() {
+			add(Wrong("/digest", FieldMalformed, "must be {characters} hexadecimal digits, as approval.digest of the operation has them", Values{"characters": 2 * len(digest)}))
 		}
 	}
 	if problem := textProblem(fact.JobID, MaxText); problem != nil {
@@ -354,9 +373,17 @@ func readDecision(body []byte, now time.Time) (fact *events.DecisionMade, why, e
 		}
 	}
 	if len(problems) > 0 {
-		return nil, "", "", Refuse(problems...)
+		return nil, Refuse(problems...)
 	}
-	return fact, why, evidence, nil
+	return &decision{fact, why, evidence, digest}, nil
+}
+
+func orOf(kinds []events.DecisionKind) string {
+	var names []string
+	for _, kind := range kinds {
+		names = append(names, string(kind))
+	}
+	return strings.Join(names, " or ")
 }
 
 // rehearse asks the fold what it would say, so that a decision that would be
@@ -399,19 +426,18 @@ func digestOf(text string) events.Digest {
 
 // decided says whether the caller's key has recorded this very decision. Under
 // a key that recorded another one it is refused.
-func (v *Service) decided(ctx context.Context, s projections.State, want *events.DecisionMade) (bool, error) {
+func (v *Service) decided(ctx context.Context, s projections.State, want events.Fact) (bool, error) {
 	lines, err := v.cfg.Journal.Timeline(ctx, s.Operation)
 	if err != nil {
 		return false, fmt.Errorf("decide on %s: %w", s.Operation, err)
 	}
+	who, key := decidedBy(want)
 	for _, line := range lines {
-		have, ok := line.Entry.Event.Fact.(*events.DecisionMade)
-		if !ok || have.Key != want.Key || have.Who != want.Who {
+		have := line.Entry.Event.Fact
+		if by, under := decidedBy(have); by != who || under != key {
 			continue
 		}
-		// A relative time is another one at each try, so Until is not compared.
-		if have.Choice != want.Choice || have.JobID != want.JobID || have.Which != want.Which ||
-			have.AcceptRisk != want.AcceptRisk || have.Why != want.Why || have.Evidence != want.Evidence {
+		if !sameDecision(have, want) {
 			return false, keyReused(s, "this Idempotency-Key recorded another decision on this operation")
 		}
 		return true, nil

@@ -35,7 +35,7 @@ func (v *Service) checkAdoption(ctx context.Context, c *contract.Contract, s *Su
 // finds its own claim, and another one is refused the job. A fact of another operation
 // that names the job wins over such a claim.
 func (v *Service) claimAdopted(ctx context.Context, intent *events.IntentRecorded, id string) error {
-	if intent.Adopt == "" {
+	if intent.Adopt == "" || intent.NeedsApproval { // which claims it
 		return nil
 	}
 	claim, err := v.cfg.Journal.Claim(ctx, intent.Provider, intent.Account, intent.Adopt, id)

@@ -85,6 +85,7 @@ type DecideBody struct {
 	Until      *string `json:"until" required:"false" maxLength:"64" example:"2h" doc:"Where to move it: a length of time from now or an RFC 3339 time with a zone, at most 365 days ahead. Goes with kind extend, which needs it."`
 	Evidence   *string `json:"evidence" required:"false" maxLength:"4096" doc:"How it is known that the job was cancelled, at most 4096 bytes. Goes with kind mark_cancelled, which needs it."`
 	AcceptRisk *bool   `json:"accept_risk" required:"false" doc:"That a second job is acceptable. Goes with kind retry_create."`
+	Digest     *string `json:"digest" required:"false" maxLength:"64" doc:"approval.digest of the operation: what is approved or denied. Goes with kinds approve and deny, which need it."`
 }
 
 // HoldBody places a hold.
@@ -107,7 +108,7 @@ func States() []string { return phases() }
 // Decisions lists the kinds of decision.
 func Decisions() []string {
 	var list []string
-	for _, kind := range decisionKinds() {
+	for _, kind := range append(decisionKinds(), Approve, Deny) {
 		list = append(list, string(kind))
 	}
 	return list

@@ -68,7 +68,8 @@ func verdict(r *Refusal) Verdict {
 }
 
 // ActionView is one thing that can be asked for, on the caller's own operations
-// where it is about operations: those of others say themselves what is allowed.
+// where it is about operations, and approve on those of others: what is allowed on one
+// it says itself.
 type ActionView struct {
 	Action string `json:"action"`
 	Method string `json:"method"`
@@ -80,6 +81,12 @@ type ActionView struct {
 type SubmitView struct {
 	Account string `json:"account"`
 	Verdict
+	// Approval says whether another principal has to approve what the caller asks of the
+	// account before it is sent, as far as that can be known: always, never, or depends on
+	// what is asked for.
+	Approval contract.Foresight `json:"approval" enum:"always,depends,never"`
+	// Rules are those that demand it, or may.
+	Rules []string `json:"approval_rules,omitempty"`
 }
 
 // actionViews lists every action but submit, with the caller's verdicts.
@@ -102,6 +109,7 @@ func (v *Service) actionViews(c Caller) []ActionView {
 		{"pause", "POST", "/v1/operations/{id}/pause", ActPause},
 		{"resume", "POST", "/v1/operations/{id}/resume", ActPause},
 		{"decide", "POST", "/v1/operations/{id}/decisions", ActDecide},
+		{"approve", "POST", "/v1/operations/{id}/decisions", ActApprove},
 		{"holds", "GET", "/v1/holds", ActHolds},
 		{"hold", "POST", "/v1/holds", ActHold},
 		{"release", "POST", "/v1/holds/release", ActHold},
@@ -168,7 +176,7 @@ func (v *Service) PublicCapabilities() Capabilities {
 	return Capabilities{
 		Service: "counterfoil", Version: cmp.Or(v.cfg.Build, "unknown"), KeyRequired: true,
 		Authenticate: "Authorization: Bearer cf_…, a key of this installation, which its operator gives out",
-		Decisions:    decisionKinds(), States: phases(),
+		Decisions:    append(decisionKinds(), Approve, Deny), States: phases(),
 		Limits: LimitsView{MaxBody, MaxKey, "never", int(MaxWait.Seconds()), MaxPage, MaxBatch},
 		Modes:  []ModeView{{Independent, Independent.Words()}, {Atomic, Atomic.Words()}},
 	}
@@ -195,7 +203,8 @@ func (v *Service) Capabilities(caller Caller) Capabilities {
 		view.Accounts, view.Submit = []string{}, []SubmitView{}
 		for _, account := range accounts {
 			may := verdict(v.May(caller, Right{Action: ActSubmit, Provider: name, Account: account}))
-			if view.Submit = append(view.Submit, SubmitView{account, may}); may.Allowed {
+			foreseen, rules := v.policy().Foresee(asked(caller, name, account, c.Promises(v.cfg.Directory.Reachable(name, account))))
+			if view.Submit = append(view.Submit, SubmitView{account, may, foreseen, rules}); may.Allowed {
 				view.Accounts = append(view.Accounts, account)
 			}
 		}

@@ -49,6 +49,8 @@ const (
 	CodeRiskNotAccepted     Code = "risk_not_accepted"
 	CodeJobOwned            Code = "job_owned_elsewhere"
 	CodeMayStillCreate      Code = "predecessor_may_create"
+	CodeSelfApproval        Code = "self_approval"
+	CodeApprovalDiffers     Code = "approval_differs"
 	CodeNotHeld             Code = "not_held"
 	CodeHoldStronger        Code = "hold_is_stronger"
 	CodeCursorInvalid       Code = "cursor_invalid"
@@ -126,6 +128,7 @@ func Meanings() []Meaning {
 		{CodeSignatureInvalid, 401, "The signature is not valid", false, RetryNever, "Sign the raw body with the shared secret of this provider."},
 		{CodeForbidden, 403, "The key has no scope for this", false, RetrySameKey, "Use a key with the scope named in requires; GET /v1/capabilities says what this one may do, and the operator makes keys."},
 		{CodeAccountNotAllowed, 403, "The account is not one you may use", false, RetrySameKey, "Name an account that GET /v1/capabilities lists, or ask the operator for this one."},
+		{CodeSelfApproval, 403, "Nobody approves what it submitted itself", false, RetryNever, "Hand decision_url of the operation to somebody whose key is of another principal and has the scope approve."},
 		{CodeForeignOrigin, 403, "The request comes from a page of another site", false, RetrySameKey, "Call from a program, or from a page of this service."},
 		{CodeForeignHost, 403, "The Host header does not name this service", false, RetrySameKey, "Use the address the service has, or let the operator set its public address."},
 		{CodeOperatorOnly, 403, "Only an operator may do this", false, RetryNever, "Use the key of an operator: counterfoil key list shows which have the right, key add --operator makes one."},
@@ -138,6 +141,7 @@ func Meanings() []Meaning {
 		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, RetrySameKey, "Take one of the decisions listed as allowed by the operation."},
 		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, RetrySameKey, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
 		{CodeJobOwned, 409, "The job belongs to another operation", false, RetrySameKey, "Check the job id. One job belongs to one operation."},
+		{CodeApprovalDiffers, 409, "Something else waits for the approval", false, RetrySameKey, "Read the operation and its parameters again, and send its approval.digest if that is what you approve or deny."},
 		{CodeMayStillCreate, 409, "The operation it names may still create a job", true, RetrySameKey, "Wait until operation_id has a job or has ended, or cancel it; or say with allow_overlap that two jobs are acceptable."},
 		{CodeNotHeld, 409, "There is no such hold", false, RetryNever, "Read GET /v1/holds: a hold on one provider and the one on all are released each by itself."},
 		{CodeHoldStronger, 409, "A stronger hold is in place", false, RetrySameKey, "Leave it, or send replace: true if the weaker one is to take its place."},

@@ -96,6 +96,9 @@ type Config struct {
 	// it the request of the create is stored beside the intent. Nil where others call providers.
 	Bound func(provider, account, operation string) (baseURL, callbackURL string)
 
+	// Policy gives the rules that demand approvals, as they are now; nil for none. Optional.
+	Policy func() *contract.Policy
+
 	// Streams bounds the streams that are open at once. Optional.
 	Streams StreamLimits
 

@@ -19,12 +19,13 @@ type Scope string
 const (
 	ScopeCancel   Scope = "cancel"    // wish to cancel, pause and resume operations of the caller's principal
 	ScopeDecide   Scope = "decide"    // decide on them
+	ScopeApprove  Scope = "approve"   // approve or deny what other principals submitted, as far as the key sees it
 	ScopeReadOwn  Scope = "read:own"  // see them
 	ScopeReadTeam Scope = "read:team" // see those of every principal of the caller's team, and its own
 	ScopeReadAll  Scope = "read:all"  // see everybody's
 	ScopeAudit    Scope = "audit"     // see the holds and the report on the service
 	// ScopeAdmin places and releases holds, has providers probed, sees everything
-	// and cancels and decides for everybody. It does not submit.
+	// and cancels, decides and approves for everybody. It does not submit.
 	ScopeAdmin Scope = "admin"
 )
 
@@ -50,7 +51,7 @@ func SubmitScope(provider, account string) Scope {
 
 // PlainScopes lists the scopes that name no account.
 func PlainScopes() []Scope {
-	return []Scope{ScopeCancel, ScopeDecide, ScopeReadOwn, ScopeReadTeam, ScopeReadAll, ScopeAudit, ScopeAdmin}
+	return []Scope{ScopeCancel, ScopeDecide, ScopeApprove, ScopeReadOwn, ScopeReadTeam, ScopeReadAll, ScopeAudit, ScopeAdmin}
 }
 
 // UnstatedScopes is what a key may do whose line says nothing of scopes, as none
@@ -153,16 +154,17 @@ const (
 	ActCancel   Action = "cancel"
 	ActPause    Action = "pause" // and resume
 	ActDecide   Action = "decide"
-	ActHolds    Action = "holds"  // read them
-	ActHold     Action = "hold"   // place and release
-	ActReport   Action = "report" // read the report on the service
-	ActProbe    Action = "probe"  // have providers asked for it
+	ActApprove  Action = "approve" // and deny
+	ActHolds    Action = "holds"   // read them
+	ActHold     Action = "hold"    // place and release
+	ActReport   Action = "report"  // read the report on the service
+	ActProbe    Action = "probe"   // have providers asked for it
 )
 
 // Actions lists them.
 func Actions() []Action {
 	return []Action{
-		ActSubmit, ActRead, ActListTeam, ActListAll, ActCancel, ActPause, ActDecide, ActHolds, ActHold, ActReport, ActProbe,
+		ActSubmit, ActRead, ActListTeam, ActListAll, ActCancel, ActPause, ActDecide, ActApprove, ActHolds, ActHold, ActReport, ActProbe,
 	}
 }
 
@@ -170,7 +172,7 @@ func Actions() []Action {
 type Right struct {
 	Action Action
 	// Principal is whose operation it is, for read, cancel, pause and decide; ""
-	// means the caller's own.
+	// means the caller's own. For approve it means any other's that the caller sees.
 	Principal string
 	// Provider and Account are where a submit goes; "" for both asks whether the
 	// caller may submit anywhere.
@@ -209,6 +211,8 @@ func (c Caller) May(r Right) *Refusal {
 		return c.mayAct(r.Principal, own, ScopeCancel)
 	case ActDecide:
 		return c.mayAct(r.Principal, own, ScopeDecide)
+	case ActApprove:
+		return c.mayApprove(r.Principal)
 	case ActHolds, ActReport:
 		if !c.Operator && !c.has(ScopeAudit) {
 			return operatorOnly(ScopeAudit)
@@ -231,6 +235,20 @@ func (c Caller) mayAct(principal string, own bool, scope Scope) *Refusal {
 		return forbidden(ScopeAdmin)
 	case !c.has(scope):
 		return forbidden(scope)
+	}
+	return nil
+}
+
+// mayApprove refuses whoever submitted the operation, whatever its key may do.
+func (c Caller) mayApprove(principal string) *Refusal {
+	others := c.has(ScopeReadAll) || c.has(ScopeReadTeam) && c.Team() != ""
+	switch {
+	case principal == c.Principal && principal != "":
+		return selfApproval()
+	case principal == "" && !others, principal != "" && !c.sees(principal):
+		return noOperation()
+	case !c.has(ScopeApprove):
+		return forbidden(ScopeApprove)
 	}
 	return nil
 }

@@ -157,19 +157,25 @@ func (v *Service) view(caller Caller, s projections.State) View {
 	if s.Intent.Principal != caller.Principal {
 		view.Principal = s.Intent.Principal
 	}
-	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool {
-		return v.May(caller, Right{Action: a.right, Principal: s.Intent.Principal}) != nil
-	})
+	may := func(action Action) bool {
+		return v.May(caller, Right{Action: action, Principal: s.Intent.Principal}) == nil
+	}
+	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool { return len(a.Decisions) == 0 && !may(a.right) })
 	mayAsk := v.cfg.Directory.MayUse(caller.Principal, s.Intent.Provider, s.Intent.Account)
 	for i := range view.Allowed {
 		a := &view.Allowed[i]
-		a.Decisions = slices.DeleteFunc(a.Decisions, func(kind events.DecisionKind) bool { return asksProvider(kind) && !mayAsk })
+		a.Decisions = slices.DeleteFunc(a.Decisions, func(kind events.DecisionKind) bool {
+			return !may(rightOf(kind)) || asksProvider(kind) && !mayAsk
+		})
 	}
 	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide && len(a.Decisions) == 0 })
-	if view.Input != nil && view.Input.URL != "" && v.May(caller, Right{Action: ActDecide, Principal: s.Intent.Principal}) != nil {
+	if view.Input != nil && view.Input.URL != "" && !may(ActDecide) {
 		view.Input.URL = httprule.RedactURL(view.Input.URL) // whoever has it may answer
 	}
-	if s.Phase.Stopped() && slices.ContainsFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide }) {
+	switch {
+	case s.Phase == projections.PhaseApprovalPending: // to hand over
+		view.DecisionURL = PageOf(s.Operation)
+	case s.Phase.Stopped() && slices.ContainsFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide }):
 		view.DecisionURL = PageOf(s.Operation)
 	}
 	return view
@@ -236,6 +242,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Replaces: s.Replaces, RetryOf: s.RetryOf, Adopt: s.Adopt, Reference: s.Reference, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
 	}
+	v.demand(r.Caller, s, p.intent)
 	return p, nil
 }
 

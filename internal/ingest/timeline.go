@@ -186,15 +186,27 @@ func readable(fact events.Fact) Fields {
 		w.time("not_before", f.NotBefore)
 		w.text("expect", f.Expect)
 		w.text("max_cost", f.MaxCost)
+		w.digest("approving_policy", f.Approving)
+		for _, d := range f.Demands {
+			w.text("approval_rule", d.Rule)
+			w.text("approval_why", d.Why)
+			w.text("approval_rule_failed", clean(d.Failed))
+		}
 		w.text("guarantee", string(f.Promises.Guarantee))
 		w.length("deadline_create", f.Deadlines.Create)
 		w.length("deadline_result", f.Deadlines.Result)
 		w.number("rules", f.Rules)
 	case *events.ApprovalGranted:
 		w.text("who", f.Who)
+		w.text("key_id", f.KeyID)
 		w.digest("approved", f.Approved)
+		w.digest("why", f.Why)
+		w.id("job_id", f.JobID)
+		w.text("claim", f.Claim)
 	case *events.ApprovalDenied:
 		w.text("who", f.Who)
+		w.text("key_id", f.KeyID)
+		w.digest("denied", f.Denied)
 		w.digest("why", f.Why)
 	case *events.PrepareAttempted:
 		w.number("step", f.Step+1)

@@ -44,6 +44,7 @@ const (
 	WarnNoCancel     WarningCode = "cancel_unsupported"
 	WarnResultOnce   WarningCode = "result_is_read_once"
 	WarnHeld         WarningCode = "provider_on_hold"
+	WarnApproval     WarningCode = "approval_needed"
 	WarnNotChecked   WarningCode = "not_checked"
 )
 
@@ -108,6 +109,7 @@ func (v *Service) warnings(ctx context.Context, s projections.State) ([]Warning,
 		held = held || h.Provider == "" || h.Provider == s.Intent.Provider
 	}
 	add(held, WarnHeld, "An operator holds calls to this provider: the operation would be recorded and rest, and its deadlines would pass meanwhile.")
+	add(s.Intent.NeedsApproval, WarnApproval, "A rule demands an approval: the operation would be recorded and wait in approval_pending until another principal grants it.")
 	add(p.Guarantee == events.AskAfterLoss, WarnAskAfterLoss, "If the answer to the create is lost, the operation stops and somebody has to decide.")
 	add(!p.Cancels, WarnNoCancel, "The provider has no way to cancel a job: a cancel counts only until the create is sent.")
 	add(p.HasResult && !p.RepeatResult, WarnResultOnce, "The provider gives the result once: if its answer is lost, so is the result.")

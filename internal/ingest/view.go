@@ -52,6 +52,7 @@ type View struct {
 	Started    time.Time              `json:"started" doc:"When it was submitted."`
 	Since      time.Time              `json:"since" doc:"When the state was entered."`
 
+	Approval  *ApprovalView `json:"approval,omitempty" doc:"Where a rule of the operator's policy demands one: nothing is sent before."`
 	Guarantee GuaranteeView `json:"guarantee" doc:"What holds after a create whose answer was lost."`
 	Attempts  AttemptsView  `json:"attempts"`
 	Job       *JobView      `json:"job,omitempty"`
@@ -65,8 +66,9 @@ type View struct {
 	Strays     []string `json:"strays,omitempty" doc:"Jobs of this operation that none follows."`
 
 	Allowed []Allowed `json:"allowed" doc:"What you may do now."`
-	// DecisionURL is where automation rests and the caller may decide.
-	DecisionURL string `json:"decision_url,omitempty" format:"uri-reference" doc:"A page on this service for the person who is to decide, where automation rests; a browser may give the key as a password."`
+	// DecisionURL is where automation rests and the caller may decide, and where somebody
+	// else has to approve.
+	DecisionURL string `json:"decision_url,omitempty" format:"uri-reference" doc:"A page on this service for the person who is to decide, where automation rests, or for the one who is to approve; a browser may give the key as a password."`
 
 	Validation *ValidationView `json:"validation,omitempty" doc:"Only in the answer to validate_only: nothing was recorded."`
 
@@ -233,6 +235,9 @@ func ViewOf(s projections.State, now time.Time) View {
 	if s.Phase == projections.PhaseInputRequired {
 		v.Input = &InputView{URL: s.Job.InputURL, Text: clean(s.Job.InputText)}
 	}
+	if v.Approval = approvalView(s); v.Approval != nil && v.Approval.State == ApprovalPending {
+		v.WaitingFor, v.Because = "approval", v.Approval.waits()
+	}
 	v.Allowed = allowed(s)
 	v.NextPollAfter = pollAfter(s, now)
 	return v
@@ -287,6 +292,9 @@ func allowed(s projections.State) []Allowed {
 		if ok, _ := projections.Allowed(s, kind); ok {
 			kinds = append(kinds, kind)
 		}
+	}
+	if s.Phase == projections.PhaseApprovalPending {
+		kinds = append(kinds, Approve, Deny)
 	}
 	if len(kinds) > 0 {
 		list = append(list, Allowed{right: ActDecide, Action: "decide", Method: "POST", Href: base + "/decisions", Decisions: kinds})

@@ -135,6 +135,11 @@ func Prepare(ctx context.Context, o Options, roles wire.Roles, builtin fs.FS, lo
 			return nil, err
 		}
 	}
+	if roles.Any(wire.Ingest) && o.PolicyFile != "" {
+		if c.Rules, err = wire.OpenPolicy(wire.PolicyConfig{Path: o.PolicyFile, Now: clock.Now, Log: log}); err != nil {
+			return nil, &Error{true, "docs/POLICY.md has the form of the file; counterfoil policy check looks at one", err}
+		}
+	}
 	if roles.Any(wire.Poller) && (o.Workers < 1 || o.Workers > 1024) {
 		return nil, usage("--workers is %d: want 1 to 1024", o.Workers)
 	}

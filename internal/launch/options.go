@@ -28,6 +28,7 @@ type Options struct {
 	ResultRoom  string   // as 512MiB; "": the default
 	Contracts   string   // directory
 	CredsFile   string   // credentials file
+	PolicyFile  string   // rules on what is asked for; "": none
 	BaseURLs    []string // PROVIDER[/ACCOUNT]=URL
 	Credentials []string // PROVIDER[/ACCOUNT]=REFERENCE
 	HookSecrets []string // PROVIDER=REFERENCE
@@ -67,6 +68,9 @@ func (o *Options) Flags(f *pflag.FlagSet, roles wire.Roles) {
 		f.StringArrayVar(&o.HookSecrets, "hook-secret", nil, "PROVIDER=env:NAME or file:PATH that signs its webhooks, repeatable")
 		f.StringVar(&o.PublicURL, "public-url", "", "where providers reach this service for webhooks")
 		f.BoolVar(&o.AllowHTTP, "allow-http", false, "call providers by plain http, where credentials can be read on the way")
+	}
+	if roles.Any(wire.Ingest) {
+		f.StringVar(&o.PolicyFile, "policy", "", "policy file: which requests another principal has to approve before anything is sent; see docs/POLICY.md")
 	}
 	if roles.Any(wire.Poller) {
 		f.IntVar(&o.Workers, "workers", 32, "provider calls at once, 1 to 1024")

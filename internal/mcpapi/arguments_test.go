@@ -42,7 +42,7 @@ func FuzzArguments(f *testing.F) {
 		for _, into := range []any{&idArguments{}, &waitArguments{}, &listArguments{}, &timelineArguments{}, &resultArguments{}, &noArguments{}} {
 			refusedOrNil(t, decodeArguments(raw, into))
 		}
-		_, _ = decisionBody(raw)
+		_, _ = decisionBody(raw, operation{})
 		_ = checkEnvelope(raw)
 		a, err := readArguments(raw, "id", "idempotency_key", "version")
 		refusedOrNil(t, err)

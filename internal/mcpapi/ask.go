@@ -44,7 +44,7 @@ func (s *server) ask(ctx context.Context, c *toolCall, a arguments) (Answer, err
 	if err != nil {
 		return Answer{}, refuseField("/inputResponses", ingest.FieldMalformed, "cannot be read")
 	}
-	body, err := decisionBody(content)
+	body, err := decisionBody(content, op)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -55,6 +55,10 @@ type operation struct {
 		Action    string   `json:"action"`
 		Decisions []string `json:"decisions"`
 	} `json:"allowed"`
+	Approval struct {
+		State  string `json:"state"`
+		Digest string `json:"digest"`
+	} `json:"approval"`
 	Version  uint64 `json:"version"`
 	Sequence uint64 `json:"sequence"`
 	NextPoll int    `json:"next_poll_after"`

@@ -26,6 +26,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,8 +209,10 @@ func (h *Handler) ServeCaller(w http.ResponseWriter, r *http.Request, c ingest.C
 		trace: r.Header.Get("Traceparent"),
 		may: func(context.Context) func(string) bool {
 			return func(tool string) bool {
-				right, needed := rightFor(tool)
-				return !needed || h.service.May(c, right) == nil
+				actions := rightsFor(tool)
+				return len(actions) == 0 || slices.ContainsFunc(actions, func(a ingest.Action) bool {
+					return h.service.May(c, ingest.Right{Action: a}) == nil
+				})
 			}
 		},
 	}

@@ -314,9 +314,13 @@ func decisionForm(op operation, decisions []string) *mcp.ElicitParams {
 			fields[extra.name] = extra.field
 		}
 	}
+	message := fmt.Sprintf("Operation %s stopped and waits for a decision. %s", op.ID, statusOf(op))
+	if op.State == string(projections.PhaseApprovalPending) {
+		message = fmt.Sprintf("Operation %s waits for an approval. %s. What is approved has the digest %s", op.ID, statusOf(op), op.Approval.Digest)
+	}
 	return &mcp.ElicitParams{
 		Mode:            "form",
-		Message:         fmt.Sprintf("Operation %s stopped and waits for a decision. %s", op.ID, statusOf(op)),
+		Message:         message,
 		RequestedSchema: map[string]any{"type": "object", "properties": fields, "required": []string{"decision"}},
 	}
 }
@@ -329,8 +333,9 @@ func candidates(op operation) string {
 	return "Candidates: " + strings.Join(op.Candidates[:min(len(op.Candidates), most)], ", ")
 }
 
-// decisionBody turns a filled form into the body of a decision.
-func decisionBody(content json.RawMessage) ([]byte, error) {
+// decisionBody turns a filled form into the body of a decision. An approval is over what
+// the form showed, which never changes in the life of the operation.
+func decisionBody(content json.RawMessage, op operation) ([]byte, error) {
 	if err := ingest.CheckJSON(content, maxArguments); err != nil {
 		return nil, err
 	}
@@ -347,6 +352,9 @@ func decisionBody(content json.RawMessage) ([]byte, error) {
 		if string(value) == `""` || string(value) == "null" || name == "accept_risk" && string(value) == "false" {
 			delete(form, name)
 		}
+	}
+	if kind := string(form["kind"]); form["digest"] == nil && (kind == `"`+string(ingest.Approve)+`"` || kind == `"`+string(ingest.Deny)+`"`) {
+		form["digest"] = json.RawMessage(strconv.Quote(op.Approval.Digest))
 	}
 	return json.Marshal(form)
 }
@@ -366,7 +374,7 @@ func (s *server) updateTask(ctx context.Context, p *taskUpdate) (*acknowledged, 
 	if !ok || !op.Done || op.Terminal || response.Action != "accept" {
 		return &acknowledged{ResultType: "complete"}, nil
 	}
-	body, err := decisionBody(response.Content)
+	body, err := decisionBody(response.Content, op)
 	if err != nil {
 		return nil, s.taskError(ctx, "tasks/update", err)
 	}

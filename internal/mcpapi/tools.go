@@ -54,20 +54,20 @@ func (t tool) described() *mcp.Tool {
 	}
 }
 
-// rightFor is what a caller of the tool must be allowed to do, somewhere at least:
-// the use case asks for the very operation or account.
-func rightFor(tool string) (right ingest.Right, needed bool) {
+// rightsFor is what a caller of the tool must be allowed to do, one of it and somewhere at
+// least: the use case asks for the very operation or account.
+func rightsFor(tool string) []ingest.Action {
 	switch tool {
 	case ToolSubmit:
-		return ingest.Right{Action: ingest.ActSubmit}, true
+		return []ingest.Action{ingest.ActSubmit}
 	case ToolCancel:
-		return ingest.Right{Action: ingest.ActCancel}, true
+		return []ingest.Action{ingest.ActCancel}
 	case ToolDecide:
-		return ingest.Right{Action: ingest.ActDecide}, true
+		return []ingest.Action{ingest.ActDecide, ingest.ActApprove}
 	case ToolGet, ToolWait, ToolList, ToolResult, ToolTimeline:
-		return ingest.Right{Action: ingest.ActRead}, true
+		return []ingest.Action{ingest.ActRead}
 	}
-	return ingest.Right{}, false // capabilities are for everybody
+	return nil // capabilities are for everybody
 }
 
 // mayBySaying tells by what the service says of the caller's rights. Where it says
@@ -104,7 +104,7 @@ func mayBySaying(ctx context.Context, use UseCases) func(tool string) bool {
 		case ToolCancel:
 			return allowed["cancel"]
 		case ToolDecide:
-			return allowed["decide"]
+			return allowed["decide"] || allowed["approve"]
 		case ToolGet, ToolWait, ToolList, ToolResult, ToolTimeline:
 			return allowed["get"]
 		}
@@ -164,6 +164,7 @@ type (
 		Until      string `json:"until" jsonschema:"extend: a length of time from now, or an RFC 3339 time."`
 		Evidence   string `json:"evidence" jsonschema:"mark_cancelled: what shows that it is cancelled."`
 		AcceptRisk bool   `json:"accept_risk" jsonschema:"retry_create: a second job cannot be excluded, and that is accepted. Only a person should say so."`
+		Digest     string `json:"digest" jsonschema:"approve and deny: approval.digest of the operation, which is over what would be sent. Only a person should approve."`
 	}
 )
 

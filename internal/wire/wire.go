@@ -112,6 +112,8 @@ type Config struct {
 	// Credentials is the credentials file, for what Accounts and HookSecrets do
 	// not say. Nil means none.
 	Credentials *Credentials
+	// Rules is the policy file, for Ingest. Nil means none.
+	Rules *PolicyFile
 	// PublicURL is where providers reach this service; "" if they cannot.
 	PublicURL string
 
@@ -244,7 +246,7 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Build: cfg.Build,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
-		Quotas: s.catalogue.Quotas, Exceeded: s.metrics.Exceeded, Log: cfg.Log,
+		Policy: cfg.Rules.Policy, Quotas: s.catalogue.Quotas, Exceeded: s.metrics.Exceeded, Log: cfg.Log,
 	})
 	s.hooks = webhook.New(webhook.Config{
 		Journal: s.journal, Directory: s.catalogue, Secrets: cfg.Resolve, Clock: cfg.Clock, Log: cfg.Log,

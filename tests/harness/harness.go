@@ -91,6 +91,8 @@ type Options struct {
 	// Credentials is the text of a credentials file. With one, no account and no
 	// webhook secret is configured but what it and Accounts say.
 	Credentials string
+	// Rules is the text of a policy file; "" for none.
+	Rules string
 	// Log is where the service's log goes; nil means nowhere.
 	Log *slog.Logger
 	// Workers is how many provider calls run at once; 0 means enough that each
@@ -259,6 +261,13 @@ func (h *House) Start() {
 		Path: h.credentialsPath(), Optional: true, Contracts: parsed, AllowHTTP: true, Now: time.Now, Log: log,
 	})
 	must(err)
+	var rules *wire.PolicyFile
+	if o.Rules != "" {
+		path := filepath.Join(h.dir, "policy.yaml")
+		must(os.WriteFile(path, []byte(o.Rules), 0o600))
+		rules, err = wire.OpenPolicy(wire.PolicyConfig{Path: path, Now: time.Now, Log: log})
+		must(err)
+	}
 	for name := range parsed {
 		if o.Credentials != "" {
 			continue
@@ -285,7 +294,7 @@ func (h *House) Start() {
 	config := wire.Config{
 		Store: store, Clock: clock, Log: log, Build: "test", Run: run, Gone: h.Broker.Gone, Alone: true,
 		Local:    !o.Woken && o.ThroughPoller == nil && o.Pollers <= 1,
-		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file,
+		Identity: identity, Contracts: parsed, Sources: sources, Accounts: accounts, Credentials: file, Rules: rules,
 		Admin: admin, FreeSpace: o.FreeSpace, DiskReserve: o.DiskReserve, Tell: o.Tell,
 		Keys: keys, Listener: listener, Workers: cmp.Or(max(o.Workers, 0), 2*len(parsed)+4),
 		Resolve: outbound.References{

@@ -696,3 +696,50 @@ func TestUserIsAsked(t *testing.T) {
 		}
 	})
 }
+
+// An approval is another principal's, over the digest of what waits, with a kind or by a
+// form that shows it; whoever submitted it is refused.
+func TestApproval(t *testing.T) {
+	const rules = "policy: 1\napproval:\n  - {name: all, when: 'true', why: everything is looked at}\n"
+	inHouse(t, harness.Options{Rules: rules}, func(t *testing.T, h *harness.House) {
+		h.Mount(simulator.Example, "example", simulator.Options{})
+		boss := addKey(t, h, "boss", ingest.ScopeApprove, ingest.ScopeReadAll)
+		var shown []*mcp.ElicitParams
+		s := connectAs(t, h, boss, &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			shown = append(shown, r.Params)
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "approve", "why": "seen"}}, nil
+		}})
+		tools, err := s.ListTools(t.Context(), nil)
+		if err != nil || !slices.ContainsFunc(tools.Tools, func(t *mcp.Tool) bool { return t.Name == "decide_operation" }) {
+			t.Fatalf("%v %v", tools, err)
+		}
+		var op, after client.Operation
+		own := connect(t, h, nil)
+		call(t, own, "submit_operation", object(`{"idempotency_key": "a", "provider": "example", "params": {"correlation": "a"}}`), &op)
+		if op.State != "approval_pending" || op.Approval.Demands[0].Rule != "all" {
+			t.Fatalf("%+v", op)
+		}
+		decide := func(more string) json.RawMessage {
+			return object(`{"id": "` + op.ID + `", "idempotency_key": "d"` + more + `}`)
+		}
+		var p client.Problem
+		approve := fmt.Sprintf(`, "version": %d, "kind": "approve", "digest": %q`, op.Version, op.Approval.Digest)
+		if r := call(t, own, "decide_operation", decide(approve), &p); !r.IsError || p.Code != "self_approval" {
+			t.Errorf("its own: %+v", p)
+		}
+		if r := call(t, s, "decide_operation", decide(strings.ReplaceAll(approve, op.Approval.Digest[:8], "00000000")), &p); !r.IsError || p.Code != "approval_differs" {
+			t.Errorf("another digest: %+v", p)
+		}
+		call(t, s, "decide_operation", decide(""), &after)
+		if after.Approval == nil || after.Approval.State != "granted" || after.Approval.By != "boss" || len(shown) != 1 || !strings.Contains(shown[0].Message, op.Approval.Digest) {
+			t.Fatalf("%+v, asked %d times", after, len(shown))
+		}
+		h.Wait(op.ID, time.Hour, "succeeded")
+		// With a kind there is no question, and a denial ends it unsent.
+		call(t, own, "submit_operation", object(`{"idempotency_key": "b", "provider": "example", "params": {"correlation": "b"}}`), &op)
+		deny := fmt.Sprintf(`, "version": %d, "kind": "deny", "digest": %q`, op.Version, op.Approval.Digest)
+		if call(t, s, "decide_operation", decide(deny), &after); after.State != "abandoned" || after.Reason != "approval_denied" || after.Attempts.Permitted != 0 || len(shown) != 1 {
+			t.Errorf("%+v", after)
+		}
+	})
+}

@@ -1,0 +1,59 @@
+package wire
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/counterfoil/counterfoil/internal/contract"
+)
+
+// PolicyConfig says which policy file is followed. Every field is required.
+type PolicyConfig struct {
+	Path string
+	Now  func() time.Time
+	Log  *slog.Logger
+}
+
+// PolicyFile follows a policy file, as [followed] says: where the file as it is now is
+// wrong, or gone, the rules before still hold. Nil has no file and no rules.
+type PolicyFile struct{ file followed[contract.Policy] }
+
+// OpenPolicy reads the file. It fails if that is wrong, or gone, or others can change it.
+func OpenPolicy(cfg PolicyConfig) (*PolicyFile, error) {
+	p := &PolicyFile{}
+	p.file.cfg = fileConfig[contract.Policy]{
+		what: "policy file", path: cfg.Path, limit: contract.MaxFile, now: cfg.Now,
+		parse: func(text []byte) (*contract.Policy, error) { return contract.ParsePolicy(cfg.Path, text) },
+		told: func(news fileNews, problem string) {
+			switch news {
+			case fileWritten:
+				cfg.Log.Warn("the policy file is being written in place; what it said before holds until it has been left alone",
+					"file", cfg.Path, "for", fileRest.String(), "hint", "write a new file beside it and rename it: that counts at once")
+			case fileUnusable:
+				cfg.Log.Error("the policy file cannot be used; what it said before still holds", "file", cfg.Path, "problem", problem)
+			case fileTaken:
+				cfg.Log.Info("the policy file was read", "file", cfg.Path)
+			}
+		},
+	}
+	if err := p.file.open(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Policy gives the rules as they are now; nil has none.
+func (p *PolicyFile) Policy() *contract.Policy {
+	if p == nil {
+		return nil
+	}
+	return p.file.newest()
+}
+
+// Status looks at the file and says how it stands.
+func (p *PolicyFile) Status() FileStatus {
+	if p == nil {
+		return FileStatus{}
+	}
+	return p.file.Status()
+}
