@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/counterfoil/counterfoil/contracts"
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
 	"github.com/counterfoil/counterfoil/internal/workflow"
@@ -62,6 +64,39 @@ func TestAdopt(t *testing.T) {
 	}
 	if n := h.intents(); n != 1 {
 		t.Errorf("%d intents", n)
+	}
+}
+
+// A contract that finds a job by a link alone cannot read one that it did not create.
+func TestAdoptUnderAContractThatCannotRead(t *testing.T) {
+	h := newHarness(t)
+	src, err := contracts.FS.ReadFile("example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const link, path = "  url: job.status_url\n", "  path: /v1/jobs/{job.id}\n"
+	if n := strings.Count(string(src), link+path); n != 1 {
+		t.Fatalf("the contract has it %d times", n)
+	}
+	if h.known["example"], err = contract.Parse("example.yaml", []byte(strings.Replace(string(src), link+path, link, 1))); err != nil {
+		t.Fatal(err)
+	}
+	before := h.stored()
+	for name, body := range map[string]string{"alone": adopting, "only checked": strings.Replace(adopting, "{", `{"validate_only":true,`, 1)} {
+		w, _, p := h.submit("alice", "k", body)
+		if w.Code != 422 || p.Code != ingest.CodeInvalid || len(p.Errors) != 1 || p.Errors[0].Field != "/adopt" || p.Errors[0].Code != ingest.FieldNotAllowed || p.Errors[0].Values["provider"] != "example" {
+			t.Errorf("%s: %d %s", name, w.Code, w.Body)
+		}
+	}
+	w := h.do("alice", "POST", "/v1/operations:batch", map[string]string{"Idempotency-Key": "b"}, `{"mode":"atomic","items":[{"operation":`+adopting+`}]}`)
+	if w.Code != 422 || !strings.Contains(w.Body.String(), `"/items/0/operation/adopt"`) {
+		t.Errorf("in a batch: %d %s", w.Code, w.Body)
+	}
+	if n := h.stored(); n != before {
+		t.Errorf("%d messages were stored", n-before)
+	}
+	if w, _, _ := h.submit("alice", "k", strings.Replace(adopting, `,"adopt":{"job_id":"job-7"}`, "", 1)); w.Code != 202 {
+		t.Errorf("without it, under the key: %d %s", w.Code, w.Body)
 	}
 }
 

@@ -128,6 +128,7 @@ type harness struct {
 	t        testing.TB
 	clock    *clock
 	store    *memory.Store
+	known    directory // the service's; a test may change what is in it
 	journal  *journal.Journal
 	service  *ingest.Service
 	receiver *webhook.Receiver
@@ -189,6 +190,7 @@ func (h *harness) over(store journal.Store) *harness {
 	}
 	h.journal = journal.New(journal.Options{Store: store, Now: h.clock.Now, Sleep: h.clock.Sleep, NewID: newID})
 	d := builtin(t)
+	h.known = d
 	h.service = ingest.New(ingest.Config{
 		Journal: h.journal, Directory: d, Clock: h.clock, NewID: newID,
 		Installation: "in_test", Key: bytes.Repeat([]byte("k"), 32), Source: "/ingest/1",
