@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,7 +33,7 @@ type Door struct {
 	conn   *nats.Conn
 	closed chan struct{}
 	log    *slog.Logger
-	room   sync.Once // the log hears once of what found no room
+	wrong  atomic.Uint64 // how often something was, see minds
 }
 
 const (
@@ -96,16 +96,19 @@ func (d *Door) Close() {
 	<-d.closed
 }
 
-// minds hears what goes wrong beside a call. Agents can cause it, so it must not fill a log.
+// minds hears what goes wrong beside a call. Each message of an agent may cause it, so
+// the log hears of the 1st, 2nd, 4th, 8th time and so on.
 func (d *Door) minds(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if d.log == nil || errors.Is(err, nats.ErrBadHeaderMsg) { // it comes without headers, and is no event
+		return
+	}
+	times := d.wrong.Add(1)
 	switch {
-	case d.log == nil, errors.Is(err, nats.ErrBadHeaderMsg): // it comes without headers, and is no event
+	case times&(times-1) != 0:
 	case errors.Is(err, nats.ErrSlowConsumer):
-		d.room.Do(func() {
-			d.log.Warn("agents publish faster than intents are stored: what finds no room is dropped and not acknowledged")
-		})
+		d.log.Warn("agents publish faster than intents are stored: what finds no room is dropped and not acknowledged", "times", times)
 	default:
-		d.log.Error("the door for agents", "error", err)
+		d.log.Error("the door for agents", "error", err, "times", times)
 	}
 }
 
