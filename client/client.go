@@ -147,6 +147,7 @@ type Operation struct {
 	Session    string           `json:"session"`
 	Paused     *Paused          `json:"paused"` // nil: it is not
 	Tags       []Tag            `json:"tags"`
+	Cost       *Cost            `json:"cost"`     // nil: the contract does not say
 	Approval   *Approval        `json:"approval"` // nil: it needs none
 	Guarantee  Guarantee        `json:"guarantee"`
 	Attempts   Attempts         `json:"attempts"`
@@ -180,6 +181,13 @@ type Paused struct {
 type Tag struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
+}
+
+// Cost is what one job costs, as the provider's contract says, in decimals as text.
+type Cost struct {
+	Amount string `json:"amount"`
+	Unit   string `json:"unit"`
+	Max    string `json:"max"` // MaxCost of the submission
 }
 
 // Approval is that of an operation which a rule of the server's policy demands one for.

@@ -189,6 +189,9 @@ type IntentRecorded struct {
 	Approving Digest   // of the policy file that demanded an approval; zero for none
 	Demands   []Demand // which of its rules did, in its order
 
+	Cost     string // decimal text: what the contract says one job costs; "" where it does not
+	CostUnit string // of Cost and MaxCost
+
 	Extra codec.Extra
 }
 

@@ -34,6 +34,8 @@ func (f *IntentRecorded) Fields(v *codec.Visitor) {
 	codec.Text(v, "own", &f.Reference)
 	codec.Digest(v, "apo", &f.Approving)
 	codec.List(v, "dem", &f.Demands)
+	codec.Text(v, "cst", &f.Cost)
+	codec.Text(v, "csu", &f.CostUnit)
 	codec.Rest(v, &f.Extra)
 }
 

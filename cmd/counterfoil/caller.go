@@ -131,6 +131,9 @@ func (a *app) show(op client.Operation) error {
 	if op.Because != "" {
 		line("because", "%s", op.Because)
 	}
+	if c := op.Cost; c != nil {
+		line("cost", "%s %s%s", c.Amount, c.Unit, when(c.Max != "", ", at most "+c.Max))
+	}
 	if p := op.Approval; p != nil {
 		line("approval", "%s%s, digest %s", p.State, when(p.By != "", " by "+p.By), p.Digest)
 	}
@@ -286,6 +289,7 @@ same key and parameters gives the same operation as it then stands. Without
 	flags.StringVar(&s.Session, "session", "", "label of the caller's own session")
 	flags.StringVar(&s.Reference, "client-reference", "", "your own name for what is asked, by which list finds it")
 	flags.StringVar(&s.NotBefore, "not-before", "", "do not create before this time (RFC 3339 with zone)")
+	flags.StringVar(&s.MaxCost, "max-cost", "", "refuse what costs more, in the provider's unit, such as 12.50")
 	flags.StringArrayVar(&tags, "tag", nil, "NAME=VALUE, repeatable")
 	flags.StringVar(&d.Create, "create-deadline", "", "until when a job must exist: 30m, or RFC 3339 with zone")
 	flags.StringVar(&d.Result, "deadline", "", "until when the job must have ended: 2h, or RFC 3339 with zone")

@@ -59,7 +59,8 @@ type Contract struct {
 	settle    time.Duration
 	pacing    pacing
 	deadlines deadlines
-	second    string // what a second create with the same token does
+	second    string    // what a second create with the same token does
+	cost      *costRule // nil: it does not say
 
 	prepares                               []preparation
 	create, status, lookup, cancel, result *call
@@ -141,7 +142,7 @@ type parser struct {
 
 func (p *parser) contract(root *yaml.Node) {
 	s := p.d.section(root, "", "contract", "name", "title", "base_url", "origins", "credential", "params", "errors", "token",
-		"create", "status", "classes", "lookup", "cancel", "result", "webhook", "promises", "pacing", "deadlines", "limits")
+		"create", "status", "classes", "lookup", "cancel", "result", "webhook", "promises", "pacing", "deadlines", "limits", "cost")
 	if len(s.order) == 0 {
 		if p.d.err() == nil {
 			p.d.addf(root, "", "the file is empty")
@@ -200,6 +201,7 @@ func (p *parser) contract(root *yaml.Node) {
 			p.d.addf(l.node, "limits", "per_second and per_minute exclude each other: give the one the provider names")
 		}
 	}
+	p.cost(s)
 	p.promises(s)
 }
 

@@ -29,7 +29,7 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 		examples = append(examples, src)
 	}
-	if len(examples) != 3 {
+	if len(examples) != 4 {
 		t.Fatalf("%d examples in docs/CONTRACTS.md", len(examples))
 	}
 	if c := parse(t, []byte(examples[0])); c.Guarantee() != events.Recoverable {
@@ -47,6 +47,10 @@ func TestDocumentedExamples(t *testing.T) {
 	s := files.ReadStatus(Answer{Status: 200, URL: "https://api.acme.example/v2/renders/1", Body: []byte(`{"id":"1","status":"done","frames_url":"https://f.example/a","log_id":"x/y"}`)}, Inputs{JobID: "1"})
 	if got := showLinks(s.Results); !slices.Equal(got, []string{"frames=https://f.example/a", "log=https://api.acme.example/v2/logs/x%2Fy"}) {
 		t.Errorf("%q %+v", got, s.Failure)
+	}
+	priced := parse(t, replaceSections(examples[0], examples[3]))
+	if cost, unit, err := priced.Cost([]byte(`{"copies":3}`)); err != nil || cost.String() != "0.75" || unit != "USD" {
+		t.Errorf("%s %s %v", cost, unit, err)
 	}
 }
 

@@ -50,6 +50,7 @@ func (c *Contract) Topics() []Topic {
 				span(c.pacing.backoff.fallback), span(c.pacing.backoffMax.fallback), c.pacing.attempts),
 		}...)},
 		{"Deadlines, unless a caller asks for others", c.deadlineWords()},
+		{"Cost", c.priced()},
 	}...)
 }
 

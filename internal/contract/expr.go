@@ -85,6 +85,7 @@ func newBase() (*cel.Env, error) {
 			}))),
 		cel.Function("echoes", cel.Overload("echoes_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType}, cel.BoolType,
 			cel.BinaryBinding(func(got, sent ref.Val) ref.Val { return types.Bool(echoes(got, sent)) }))),
+		cel.Function("decimal", cel.Overload("decimal_int_int", []*cel.Type{cel.IntType, cel.IntType}, cel.StringType, cel.BinaryBinding(decimal))),
 	)
 }
 

@@ -699,6 +699,25 @@ func TestBadContracts(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
 	}
+	priced, err := contracts.FS.ReadFile("example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, old, new string }{
+		{"cost without a unit", "  unit: USD\n", ""},
+		{"cost in no unit", "  unit: USD", "  unit: US dollars"},
+		{"cost without an amount", "  amount: decimal(25 * params.?copies.orValue(1), 2)\n", ""},
+		{"cost that is no amount", "decimal(25 * params.?copies.orValue(1), 2)", "params.?copies.orValue(1) > 2"},
+		{"cost with a part of a copy", "decimal(25 * params.?copies.orValue(1), 2)", "decimal(0.25, 2)"},
+		{"cost by the answer", "params.?copies", "body.?copies"},
+	} {
+		text := strings.Replace(string(priced), c.old, c.new, 1)
+		if _, err := Parse("example.yaml", []byte(text)); err == nil || text == string(priced) {
+			t.Errorf("%s: loaded", c.name)
+		} else {
+			fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
+		}
+	}
 	for _, src := range []string{"", "# nothing\n", "- a\n", "a: b: c\n", "\xff\xfe", "contract: 1\n"} {
 		_, err := Parse("odd.yaml", []byte(src))
 		if err == nil {

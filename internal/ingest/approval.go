@@ -120,6 +120,7 @@ func (v *Service) demand(caller Caller, s *Submission, intent *events.IntentReco
 	a := asked(caller, s.Provider, s.Account, intent.Promises)
 	a.Action, a.Params, a.Tags, a.Adopt = s.Action, s.Params, s.Tags, s.Adopt
 	a.Replaces, a.RetryOf, a.Overlap, a.MaxCost = s.Replaces, s.RetryOf, s.AllowOverlap, s.MaxCost
+	a.Cost, a.Unit = intent.Cost, intent.CostUnit
 	if intent.Demands = policy.Demands(a); len(intent.Demands) > 0 {
 		intent.NeedsApproval, intent.Approving = true, policy.Digest
 	}

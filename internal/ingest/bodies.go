@@ -18,7 +18,7 @@ type SubmitBody struct {
 	Deadlines *DeadlinesBody    `json:"deadlines" required:"false" doc:"Those not named are the contract's."`
 	NotBefore *string           `json:"not_before" required:"false" format:"date-time" example:"2030-01-31T09:00:00Z" doc:"The create is not sent before. It must be before the create deadline."`
 	Expect    *string           `json:"expect" required:"false" maxLength:"1024" doc:"What the result should be, in your words, at most 1024 bytes. It is kept and shown in the timeline; nothing checks it yet."`
-	MaxCost   *string           `json:"max_cost" required:"false" pattern:"^[0-9]{1,15}(\\.[0-9]{1,6})?$" example:"12.50" doc:"A decimal number as text. It is kept and shown in the timeline; nothing checks it yet."`
+	MaxCost   *string           `json:"max_cost" required:"false" pattern:"^[0-9]{1,15}(\\.[0-9]{1,6})?$" example:"12.50" doc:"A decimal number as text, in the unit that GET /v1/capabilities names for the provider: what costs more, or where the cost is not known, is refused."`
 	Tags      map[string]string `json:"tags" required:"false" maxProperties:"32" doc:"Your labels. A name is 1 to 64 of a-z, 0-9, _, - and .; a value has at most 256 bytes and no control characters."`
 	Approval  *string           `json:"approval" required:"false" maxLength:"1024" doc:"A note on who approved it, at most 1024 bytes. It is kept and shown in the timeline."`
 	Replaces  *string           `json:"replaces" required:"false" pattern:"^[a-z0-9_]{0,64}$" doc:"An operation of yours that this one takes the place of. Refused while that may still create a job."`

@@ -151,6 +151,9 @@ type ProviderView struct {
 	Closed   bool         `json:"params_closed"` // no parameter but these
 	Explain  string       `json:"explain"`       // the whole in plain words
 	Defaults DeadlineView `json:"default_deadlines"`
+	// CostUnit is that of max_cost; absent: the contract does not say what a job costs, and
+	// max_cost is refused.
+	CostUnit string `json:"cost_unit,omitempty"`
 }
 
 // DeadlineView holds lengths of time as text.
@@ -225,7 +228,7 @@ func providerView(c *contract.Contract, reachable bool) ProviderView {
 	out := ProviderView{
 		Name: c.Name, Title: c.Title, Guarantee: GuaranteeView{p.Guarantee, Words(p)},
 		Cancel: "none", Lookup: string(p.Lookup), Webhooks: c.Webhook != nil && reachable, Result: "none",
-		Params: []ParamView{}, Closed: c.Params.Closed, Explain: c.Explain(),
+		Params: []ParamView{}, Closed: c.Params.Closed, Explain: c.Explain(), CostUnit: c.CostUnit(),
 	}
 	if p.Cancels {
 		out.Cancel = "best_effort"

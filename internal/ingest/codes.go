@@ -49,6 +49,8 @@ const (
 	CodeRiskNotAccepted     Code = "risk_not_accepted"
 	CodeJobOwned            Code = "job_owned_elsewhere"
 	CodeMayStillCreate      Code = "predecessor_may_create"
+	CodeCostExceeded        Code = "cost_exceeds_max"
+	CodeCostUnknown         Code = "cost_unknown"
 	CodeSelfApproval        Code = "self_approval"
 	CodeApprovalDiffers     Code = "approval_differs"
 	CodeNotHeld             Code = "not_held"
@@ -156,6 +158,8 @@ func Meanings() []Meaning {
 		{CodeMediaType, 415, "The body's media type is not supported", false, RetrySameKey, "Send a media type named in allowed."},
 		{CodeRangeUnsatisfied, 416, "The range begins beyond the end", false, RetrySameKey, "Ask for bytes below the length in Content-Range, or without Range for all of them."},
 		{CodeInvalid, 422, "The request is not valid", false, RetrySameKey, "Correct the fields listed in errors."},
+		{CodeCostExceeded, 422, "It would cost more than max_cost", false, RetrySameKey, "Nothing was recorded. Ask for less, or raise max_cost if that is yours to do."},
+		{CodeCostUnknown, 422, "What it would cost is not known", false, RetrySameKey, "Nothing was recorded. Leave max_cost out if any cost will do: nothing can be held against it."},
 		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, RetrySameKey, "Send it as a string."},
 		{CodeTooDeep, 422, "The JSON is nested too deeply", false, RetrySameKey, "Nest at most as deep as the bound given."},
 		{CodeUnknownProvider, 422, "There is no such provider", false, RetrySameKey, "Use one of those listed by GET /v1/capabilities."},

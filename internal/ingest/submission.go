@@ -138,13 +138,17 @@ func DecodeSubmission(body []byte) (Submission, error) {
 		if w.NotBefore != nil {
 			add(Wrong("/not_before", FieldNotAllowed, "is about a create, and one that adopts sends none", nil))
 		}
+		if w.MaxCost != nil {
+			add(Wrong("/max_cost", FieldNotAllowed, "is about a create, and one that adopts sends none", nil))
+		}
 	}
 	if s.RetryOf != "" && s.RetryOf == s.Replaces {
 		add(Wrong("/retry_of", FieldNotAllowed, "is the operation that replaces names", nil))
 	}
-	if s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName); s.MaxCost != "" && !plainDecimal(s.MaxCost) {
+	s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName)
+	if _, ok := contract.ParseDecimal(s.MaxCost); s.MaxCost != "" && !ok {
 		add(Wrong("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most {whole_digits} digits before and {fraction_digits} after the point`,
-			Values{"whole_digits": costWhole, "fraction_digits": costFraction}))
+			Values{"whole_digits": contract.DecimalWhole, "fraction_digits": contract.DecimalFraction}))
 	}
 	if len(w.Params) == 0 {
 		add(Wrong("/params", FieldRequired, "must be given; {} if there are none", nil))
@@ -506,18 +510,4 @@ func readTags(tags map[string]string) ([]events.Tag, []FieldError) {
 	slices.SortFunc(list, func(a, b events.Tag) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(problems, func(a, b FieldError) int { return strings.Compare(a.Field, b.Field) })
 	return list, problems
-}
-
-// Digits of a cost before and after its point.
-const (
-	costWhole    = 15
-	costFraction = 6
-)
-
-func plainDecimal(s string) bool {
-	whole, fraction, point := strings.Cut(s, ".")
-	digits := func(s string, limit int) bool {
-		return s != "" && len(s) <= limit && strings.Trim(s, "0123456789") == ""
-	}
-	return digits(whole, costWhole) && (!point || digits(fraction, costFraction))
 }

@@ -232,6 +232,10 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	if s.Adopt == "" && v.cfg.Bound != nil && prepares == 0 {
 		p.create = contract.EncodeRequest(request)
 	}
+	cost, unit, err := costOf(c, s)
+	if err != nil {
+		return plan{}, err
+	}
 	if p.before, err = v.predecessors(ctx, r.Caller, s, id); err != nil {
 		return plan{}, err
 	}
@@ -242,8 +246,36 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Replaces: s.Replaces, RetryOf: s.RetryOf, Adopt: s.Adopt, Reference: s.Reference, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
 	}
+	p.intent.Cost, p.intent.CostUnit = cost, unit
 	v.demand(r.Caller, s, p.intent)
 	return p, nil
+}
+
+// costOf is what the job would cost, as the contract says, and refuses where that is more
+// than the caller's bound, or cannot be held against it. The cost is "" where it is not
+// known and nobody asked.
+func costOf(c *contract.Contract, s *Submission) (cost, unit string, err error) {
+	if s.Adopt != "" { // the job is there
+		return "", "", nil
+	}
+	amount, unit, err := c.Cost(s.Params)
+	bound, bounded := contract.ParseDecimal(s.MaxCost)
+	switch {
+	case err != nil && !bounded:
+		return "", "", nil
+	case errors.Is(err, contract.ErrNoCost):
+		r := &Refusal{Code: CodeCostUnknown, Errors: []FieldError{Wrong("/max_cost", FieldNotAllowed, "cannot be held against anything", nil)}}
+		return "", "", r.Say("the contract of provider {provider} does not say what a job costs", Values{"provider": s.Provider})
+	case err != nil:
+		r := &Refusal{Code: CodeCostUnknown, Errors: []FieldError{Wrong("/max_cost", FieldNotAllowed, "cannot be held against anything", nil)}}
+		return "", "", r.Say("what the contract of provider {provider} says of the cost cannot be evaluated for these parameters: {what}",
+			Values{"provider": s.Provider, "what": clean(err.Error())})
+	case bounded && amount.Compare(bound) > 0:
+		values := Values{"cost": amount.String(), "unit": unit, "max_cost": s.MaxCost}
+		r := &Refusal{Code: CodeCostExceeded, Errors: []FieldError{Wrong("/max_cost", FieldOutOfBounds, "is {max_cost}, and it would cost {cost} {unit}", values)}}
+		return "", "", r.Say("it would cost {cost} {unit}, more than max_cost, {max_cost}", values)
+	}
+	return amount.String(), unit, nil
 }
 
 // unknownProvider refuses a provider that there is not.

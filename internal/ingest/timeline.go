@@ -186,6 +186,8 @@ func readable(fact events.Fact) Fields {
 		w.time("not_before", f.NotBefore)
 		w.text("expect", f.Expect)
 		w.text("max_cost", f.MaxCost)
+		w.text("cost", f.Cost)
+		w.text("cost_unit", f.CostUnit)
 		w.digest("approving_policy", f.Approving)
 		for _, d := range f.Demands {
 			w.text("approval_rule", d.Rule)

@@ -52,6 +52,7 @@ type View struct {
 	Started    time.Time              `json:"started" doc:"When it was submitted."`
 	Since      time.Time              `json:"since" doc:"When the state was entered."`
 
+	Cost      *CostView     `json:"cost,omitempty" doc:"What one job costs, as the contract says."`
 	Approval  *ApprovalView `json:"approval,omitempty" doc:"Where a rule of the operator's policy demands one: nothing is sent before."`
 	Guarantee GuaranteeView `json:"guarantee" doc:"What holds after a create whose answer was lost."`
 	Attempts  AttemptsView  `json:"attempts"`
@@ -85,6 +86,20 @@ type View struct {
 type Tag struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
+}
+
+// CostView is what a job costs, in decimals as text.
+type CostView struct {
+	Amount string `json:"amount"`
+	Unit   string `json:"unit" doc:"A currency or another unit, as the contract names it."`
+	Max    string `json:"max,omitempty" doc:"max_cost: more was refused."`
+}
+
+func costView(i *events.IntentRecorded) *CostView {
+	if i.Cost == "" {
+		return nil
+	}
+	return &CostView{i.Cost, i.CostUnit, i.MaxCost}
 }
 
 // GuaranteeView says what holds after a create whose answer was lost.
@@ -235,6 +250,7 @@ func ViewOf(s projections.State, now time.Time) View {
 	if s.Phase == projections.PhaseInputRequired {
 		v.Input = &InputView{URL: s.Job.InputURL, Text: clean(s.Job.InputText)}
 	}
+	v.Cost = costView(&s.Intent)
 	if v.Approval = approvalView(s); v.Approval != nil && v.Approval.State == ApprovalPending {
 		v.WaitingFor, v.Because = "approval", v.Approval.waits()
 	}

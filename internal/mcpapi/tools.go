@@ -126,7 +126,7 @@ type (
 		Deadlines submitDeadlines   `json:"deadlines" jsonschema:"Lengths of time such as 90s, 2h30m or 7d, or RFC 3339 times."`
 		NotBefore string            `json:"not_before" jsonschema:"RFC 3339 time before which nothing is sent to the provider."`
 		Expect    string            `json:"expect" jsonschema:"What the result should be, in your words; kept, and checked by nothing yet."`
-		MaxCost   string            `json:"max_cost" jsonschema:"A decimal number as text."`
+		MaxCost   string            `json:"max_cost" jsonschema:"A decimal number as text, in the provider's cost_unit of get_capabilities. What would cost more is refused, before anything is recorded."`
 		Tags      map[string]string `json:"tags" jsonschema:"Labels of yours, at most 32."`
 		Approval  string            `json:"approval" jsonschema:"Reference of an approval you have."`
 		Replaces  string            `json:"replaces" jsonschema:"Id of an operation of yours that this one takes the place of."`
