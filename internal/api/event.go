@@ -95,6 +95,6 @@ func eventSheet() sheet {
 				maybe: []string{"ETag", "Content-Location", "Vary", "Retry-After", "Idempotent-Replayed", "Preference-Applied"},
 			},
 		},
-		codes: []ingest.Code{ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden, ingest.CodeBatchTooLarge, ingest.CodeMayStillCreate, ingest.CodeJobOwned, ingest.CodeNewerVersion, ingest.CodeCostExceeded, ingest.CodeCostUnknown},
+		codes: []ingest.Code{ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden, ingest.CodeBatchTooLarge, ingest.CodeMayStillCreate, ingest.CodeMoving, ingest.CodeJobOwned, ingest.CodeNewerVersion, ingest.CodeCostExceeded, ingest.CodeCostUnknown},
 	}
 }

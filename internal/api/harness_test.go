@@ -146,6 +146,7 @@ type harness struct {
 	open     chan struct{} // see Options.Open
 	streams  ingest.StreamLimits
 	quotas   ingest.Quotas // of every principal
+	ids      string        // begins the ids of facts, which no two processes share
 	exceeded []ingest.Policy
 	policy   *contract.Policy // nil: none
 	team     string           // of keys that are made
@@ -186,7 +187,7 @@ func (h *harness) over(store journal.Store) *harness {
 		mu.Lock()
 		defer mu.Unlock()
 		n++
-		return fmt.Sprintf("id%04d", n)
+		return fmt.Sprintf("%sid%04d", h.ids, n)
 	}
 	h.journal = journal.New(journal.Options{Store: store, Now: h.clock.Now, Sleep: h.clock.Sleep, NewID: newID})
 	d := builtin(t)

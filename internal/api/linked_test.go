@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
 	"github.com/counterfoil/counterfoil/projections"
@@ -213,6 +215,99 @@ func TestLinkedOverlaps(t *testing.T) {
 		group.Wait()
 		if got := h.view("alice", old).RetriedBy; len(got) != 6 || h.intents() != 7 {
 			t.Errorf("%v, %d intents", got, h.intents())
+		}
+	})
+}
+
+// Two processes at once, with batches among the requests: all are linked.
+func TestLinkedFromTwoProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.clock.real = true
+		old := h.submitted("alice", "old")
+		h.play("attempted")
+		h.play("accepted job-1")
+		other := h.twin()
+		var group sync.WaitGroup
+		ask := func(one *harness, key, target, body string) {
+			group.Go(func() {
+				if w := one.request("alice", "POST", target, map[string]string{"Idempotency-Key": key}, body); w.Code > 202 {
+					t.Errorf("%s: %d %s", key, w.Code, w.Body)
+				}
+			})
+		}
+		for i := range 30 {
+			for _, one := range []*harness{h, other} { // under the same key, too
+				ask(one, fmt.Sprint("n", i), "/v1/operations", naming("retry_of", old, ""))
+				if i%10 == 0 {
+					ask(one, fmt.Sprint("b", i), "/v1/operations:batch", `{"mode":"atomic","items":[{"operation":`+naming("retry_of", old, "")+`},{"operation":`+naming("replaces", old, "")+`}]}`)
+				}
+			}
+		}
+		group.Wait()
+		links := map[events.Link]bool{} // an operation shows the newest alone
+		lines, err := h.journal.Timeline(t.Context(), old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lines {
+			if f, ok := l.Entry.Event.Fact.(*events.OperationLinked); ok {
+				for _, link := range f.Links {
+					if links[link] {
+						t.Errorf("%s is linked twice", link.Operation)
+					}
+					links[link] = true
+				}
+			}
+		}
+		if len(links) != 36 || h.intents() != 37 {
+			t.Errorf("%d links, %d intents", len(links), h.intents())
+		}
+	})
+}
+
+// What is beaten at every try says so, by a code that says that nothing is recorded, and
+// goes through with the same key once the operation is left alone.
+func TestMovingAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.clock.real = true
+		old := h.submitted("alice", "old")
+		h.play("attempted")
+		h.play("accepted job-1")
+		straight, moving, hooks := h.journal, false, 0
+		h.over(memory.Inject(h.store, func(c memory.Call) memory.Fault {
+			if moving && c.Op == memory.OpBatch {
+				hooks++
+				s, err := straight.Current(context.Background(), old)
+				if err == nil {
+					_, _, err = straight.Append(context.Background(), s, events.Event{ID: fmt.Sprint("hook", hooks), Source: "/webhooks/1", Fact: &events.WebhookReceived{Scheme: "test"}})
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			return memory.Fault{}
+		}))
+		for target, body := range map[string]string{
+			"/v1/operations":        naming("retry_of", old, ""),
+			"/v1/operations:batch":  `{"mode":"atomic","items":[{"operation":` + naming("replaces", old, "") + `}]}`,
+			"/v1/operations:cancel": `{"mode":"atomic","items":[{"id":"` + old + `"}]}`,
+		} {
+			moving = true
+			before := h.intents()
+			w := h.do("alice", "POST", target, map[string]string{"Idempotency-Key": "k"}, body)
+			var p ingest.Problem
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 409 || p.Code != ingest.CodeMoving || !p.Retryable || p.RetryWith != ingest.RetrySameKey || w.Header().Get("Retry-After") != "1" {
+				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+			}
+			if h.intents() != before {
+				t.Errorf("%s recorded something", target)
+			}
+			moving = false
+			if w := h.do("alice", "POST", target, map[string]string{"Idempotency-Key": "k"}, body); w.Code != 202 {
+				t.Errorf("%s: %d %s", target, w.Code, w.Body)
+			}
 		}
 	})
 }

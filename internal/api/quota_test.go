@@ -291,7 +291,7 @@ func TestOpenOperations(t *testing.T) {
 // twin is another process over the same store, with the same keys.
 func (h *harness) twin() *harness {
 	h.t.Helper()
-	t := &harness{t: h.t, clock: h.clock, store: h.store, quotas: h.quotas, log: &bytes.Buffer{}, bearer: map[string]string{}}
+	t := &harness{t: h.t, clock: h.clock, store: h.store, quotas: h.quotas, ids: h.ids + "twin-", log: &bytes.Buffer{}, bearer: map[string]string{}}
 	return t.over(h.store)
 }
 

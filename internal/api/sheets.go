@@ -167,7 +167,7 @@ func submitSheet() sheet {
 			{status: http.StatusAccepted, text: "Recorded; the job is under way or yet to be made.", body: typeOf[ingest.View](), always: []string{"ETag", "Location", "Content-Location", "Vary"}, maybe: []string{"Retry-After", "Preference-Applied"}},
 			{status: http.StatusOK, text: "The key named this operation before, or it ended within the wait. Or, with validate_only, what would be recorded, with validation.", body: typeOf[ingest.View](), always: []string{"Vary"}, maybe: []string{"ETag", "Content-Location", "Retry-After", "Idempotent-Replayed", "Preference-Applied"}},
 		},
-		codes: []ingest.Code{ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden, ingest.CodeMayStillCreate, ingest.CodeJobOwned, ingest.CodeNewerVersion, ingest.CodeCostExceeded, ingest.CodeCostUnknown},
+		codes: []ingest.Code{ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed, ingest.CodeStorageLow, ingest.CodeForbidden, ingest.CodeMayStillCreate, ingest.CodeMoving, ingest.CodeJobOwned, ingest.CodeNewerVersion, ingest.CodeCostExceeded, ingest.CodeCostUnknown},
 	}
 }
 
@@ -183,7 +183,7 @@ func batchSheet() sheet {
 		},
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeBatchTooLarge, ingest.CodeUnknownProvider, ingest.CodeAccountNotAllowed,
-			ingest.CodeStorageLow, ingest.CodeForbidden, ingest.CodeMayStillCreate, ingest.CodeJobOwned, ingest.CodeNewerVersion, ingest.CodeCostExceeded, ingest.CodeCostUnknown,
+			ingest.CodeStorageLow, ingest.CodeForbidden, ingest.CodeMayStillCreate, ingest.CodeMoving, ingest.CodeJobOwned, ingest.CodeNewerVersion, ingest.CodeCostExceeded, ingest.CodeCostUnknown,
 		},
 	}
 }
@@ -200,7 +200,7 @@ func cancelBatchSheet() sheet {
 		},
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodeBatchTooLarge, ingest.CodeNotFound, ingest.CodeStale,
-			ingest.CodeAlreadyTerminal, ingest.CodeCancelUnsupported, ingest.CodeNewerVersion, ingest.CodeForbidden,
+			ingest.CodeAlreadyTerminal, ingest.CodeCancelUnsupported, ingest.CodeMoving, ingest.CodeNewerVersion, ingest.CodeForbidden,
 		},
 	}
 }

@@ -295,7 +295,10 @@ func (v *Service) submitAll(ctx context.Context, r BatchRequest, items []item) (
 			return out, err
 		}
 		if try == batchTries {
-			return nil, &Refusal{Code: CodeUnavailable, RetryAfter: RetryUnavailable, Detail: "operations of this batch were being recorded by another request, or those that they name moved, all the time"}
+			return nil, moving()
+		}
+		if err := v.beaten(ctx, items[0].id, try); err != nil {
+			return nil, fmt.Errorf("submit a batch of %d: %w", len(items), err)
 		}
 		// Another request with the same key came first with one item or more, or an
 		// operation moved that one of them names.
@@ -343,6 +346,11 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 	if err := v.keepAll(ctx, items, fresh); err != nil {
 		return nil, false, err
 	}
+	release, err := v.takeTurns(ctx, r.Caller, items, fresh, &refused)
+	if err != nil {
+		return nil, false, err
+	}
+	defer release()
 	// Each was found free just now. One that another operation took since leaves the
 	// claims before it, for the same request to find.
 	for _, i := range fresh {
@@ -379,6 +387,34 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 		out[i] = BatchItem{Operation: &view}
 	}
 	return out, false, nil
+}
+
+// takeTurns waits for the turns at the operations that items name, and checks those again:
+// they have moved meanwhile where others named them, too.
+func (v *Service) takeTurns(ctx context.Context, caller Caller, items []item, fresh []int, refused *refusals) (release func(), err error) {
+	var named []string
+	for _, i := range fresh {
+		named = append(named, items[i].plan.named()...)
+	}
+	if len(named) == 0 {
+		return func() {}, nil
+	}
+	slices.Sort(named)
+	release, _, err = v.linking.take(ctx, slices.Compact(named), nil)
+	if err != nil {
+		return nil, fmt.Errorf("submit a batch of %d: wait for those that name the same operations: %w", len(items), err)
+	}
+	read := v.remembered(ctx)
+	for _, i := range fresh {
+		it := &items[i]
+		it.plan.before, err = v.predecessorsBy(read, caller, &it.submission, it.id)
+		refused.add(i, err)
+	}
+	if err := refused.whole(); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // keepAll stores the parameters of the items, before the facts that name them.

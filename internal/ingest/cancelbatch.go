@@ -143,13 +143,18 @@ func (v *Service) cancelEach(ctx context.Context, r BatchRequest, wishes []wish,
 
 // cancelAll asks for all or none. What needs no wish any more stands in the way of none.
 func (v *Service) cancelAll(ctx context.Context, r BatchRequest, wishes []wish, why string) ([]BatchItem, error) {
-	for range batchTries {
+	for try := range batchTries {
+		if try > 0 {
+			if err := v.beaten(ctx, r.Key, try); err != nil {
+				return nil, fmt.Errorf("cancel %d operations: %w", len(wishes), err)
+			}
+		}
 		out, again, err := v.tryCancelAll(ctx, r, wishes, why)
 		if err != nil || !again {
 			return out, err
 		}
 	}
-	return nil, &Refusal{Code: CodeUnavailable, RetryAfter: RetryUnavailable, Detail: "the operations moved all the time"}
+	return nil, moving()
 }
 
 // standing is how a wish stands before it is recorded.

@@ -53,6 +53,7 @@ const (
 	CodeCostUnknown         Code = "cost_unknown"
 	CodeSelfApproval        Code = "self_approval"
 	CodeApprovalDiffers     Code = "approval_differs"
+	CodeMoving              Code = "operation_moving"
 	CodeNotHeld             Code = "not_held"
 	CodeHoldStronger        Code = "hold_is_stronger"
 	CodeCursorInvalid       Code = "cursor_invalid"
@@ -145,6 +146,7 @@ func Meanings() []Meaning {
 		{CodeJobOwned, 409, "The job belongs to another operation", false, RetrySameKey, "Check the job id. One job belongs to one operation."},
 		{CodeApprovalDiffers, 409, "Something else waits for the approval", false, RetrySameKey, "Read the operation and its parameters again, and send its approval.digest if that is what you approve or deny."},
 		{CodeMayStillCreate, 409, "The operation it names may still create a job", true, RetrySameKey, "Wait until operation_id has a job or has ended, or cancel it; or say with allow_overlap that two jobs are acceptable."},
+		{CodeMoving, 409, "The operation moved at every try", true, RetrySameKey, "Nothing was recorded by this request. Send it again after Retry-After with the same Idempotency-Key."},
 		{CodeNotHeld, 409, "There is no such hold", false, RetryNever, "Read GET /v1/holds: a hold on one provider and the one on all are released each by itself."},
 		{CodeHoldStronger, 409, "A stronger hold is in place", false, RetrySameKey, "Leave it, or send replace: true if the weaker one is to take its place."},
 		{CodeResultNotReady, 409, "The result is not there yet", true, RetrySameKey, "Ask again after Retry-After."},

@@ -125,6 +125,7 @@ type Service struct {
 	news    *news
 	streams streams
 	quotas  *quotas
+	linking *linking
 }
 
 // New makes a Service.
@@ -137,7 +138,7 @@ func New(cfg Config) *Service {
 	}
 	return &Service{
 		cfg: cfg, news: newNews(cfg.Journal, cfg.Clock, cfg.Log), streams: streams{limits: cfg.Streams.OrDefault(), by: map[string]int{}},
-		quotas: newQuotas(cfg.Quotas, cfg.Clock.Now),
+		quotas: newQuotas(cfg.Quotas, cfg.Clock.Now), linking: newLinking(),
 	}
 }
 

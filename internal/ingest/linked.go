@@ -24,6 +24,11 @@ type predecessor struct {
 // predecessors reads the operations that the submission names, and refuses where one of
 // them may still create a job and the caller did not allow that both do.
 func (v *Service) predecessors(ctx context.Context, caller Caller, s *Submission, id string) ([]predecessor, error) {
+	return v.predecessorsBy(func(id string) (projections.State, error) { return v.cfg.Journal.Current(ctx, id) }, caller, s, id)
+}
+
+// predecessorsBy is predecessors with the states that read gives.
+func (v *Service) predecessorsBy(read func(id string) (projections.State, error), caller Caller, s *Submission, id string) ([]predecessor, error) {
 	var list []predecessor
 	for _, l := range []struct {
 		field, id string
@@ -33,7 +38,7 @@ func (v *Service) predecessors(ctx context.Context, caller Caller, s *Submission
 			continue
 		}
 		// Also for a key that may not read: that it is its principal's is no news.
-		earlier, err := v.cfg.Journal.Current(ctx, l.id)
+		earlier, err := read(l.id)
 		switch {
 		case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName), err == nil && earlier.Intent.Principal != caller.Principal:
 			return nil, invalid(l.field, FieldNotAllowed, "is not an operation of yours", nil)
@@ -110,36 +115,6 @@ func (t *together) link(list []predecessor) {
 		fact := t.facts[at].Fact.(*events.OperationLinked)
 		fact.Links = append(fact.Links, p.link)
 	}
-}
-
-// recordLinked records an operation that names others. A crash before the write leaves
-// none of its facts, after it all; the caller's retry finds which by the key.
-func (v *Service) recordLinked(ctx context.Context, r SubmitRequest, s *Submission, e events.Event, list []predecessor) (View, bool, error) {
-	fingerprint := e.Fact.(*events.IntentRecorded).Fingerprint
-	for range batchTries {
-		all := v.together(r.Caller.Principal)
-		all.add(projections.State{Operation: e.Operation}, e)
-		all.link(list)
-		after, outcome, err := v.cfg.Journal.AppendAll(ctx, all.states, all.facts)
-		switch {
-		case err != nil:
-			return View{}, false, fmt.Errorf("submit %s: %w", e.Operation, err)
-		case outcome != journal.Superseded:
-			return v.view(r.Caller, after[0]), false, nil
-		}
-		// Another request under the key came first, or the other operation moved.
-		found, err := v.cfg.Journal.Find(ctx, e.Operation)
-		switch {
-		case err == nil:
-			return v.adopt(r.Caller, found, fingerprint)
-		case !errors.Is(err, journal.ErrNoOperation):
-			return View{}, false, fmt.Errorf("submit %s: %w", e.Operation, err)
-		}
-		if list, err = v.predecessors(ctx, r.Caller, s, e.Operation); err != nil {
-			return View{}, false, err
-		}
-	}
-	return View{}, false, &Refusal{Code: CodeUnavailable, RetryAfter: RetryUnavailable, Detail: "the operation that it names moved all the time"}
 }
 
 // linked lists the operations of one kind of link.

@@ -117,7 +117,7 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 	}
 	defer draft.Wait()
 	if len(p.before) > 0 {
-		return v.recordLinked(ctx, r, s, v.intentEvent(r, id, intent), p.before)
+		return v.recordLinked(ctx, r, s, id, p)
 	}
 	// A crash before this append leaves no operation, and the caller's retry
 	// makes it. A crash after it leaves the operation, which the retry finds
