@@ -156,7 +156,7 @@ func TestValidateOnlyBatch(t *testing.T) {
 		if status, _, v, _ := h.batch("alice", "b", batchOf(mode, goodItem, goodItem)); status > 202 || v.Recorded != 2 {
 			t.Errorf("%s: %d %+v", mode, status, v)
 		}
-		if status, replayed, v, _ := h.batch("alice", "b", dry(mode, goodItem, goodItem)); status != 200 || replayed || v.Valid != 0 || v.Items[1].Operation.Validation.Would != ingest.WouldReplay {
+		if status, replayed, v, _ := h.batch("alice", "b", dry(mode, goodItem, goodItem)); status != 200 || replayed || v.Valid != 0 || v.Replayed != 2 || v.Items[1].Operation.Validation.Would != ingest.WouldReplay {
 			t.Errorf("%s: %d %+v", mode, status, v)
 		}
 		one := strings.Replace(goodItem, `"provider"`, `"validate_only":true,"provider"`, 1)
@@ -185,5 +185,36 @@ func TestValidateOnlyEvent(t *testing.T) {
 	}
 	if n := h.stored(); n != 0 {
 		t.Errorf("%d messages are stored", n)
+	}
+}
+
+// What a dry run of a batch says of each item, the batch then does: also of two items that
+// adopt one job, of which one alone can have it, and beside what is recorded already.
+func TestValidateOnlyBatchAdopts(t *testing.T) {
+	item := func(job string) string { return `{"operation":` + strings.Replace(adopting, "job-7", job, 1) + `}` }
+	h := newHarness(t)
+	if _, _, v, _ := h.batch("alice", "b", batchOf("independent", item("job-1"))); v.Recorded != 1 {
+		t.Fatalf("%+v", v)
+	}
+	list := []string{item("job-1"), item("job-2"), item("job-2"), item("job-3"), item("job-1")}
+	_, _, dry, _ := h.batch("alice", "b", strings.Replace(batchOf("independent", list...), "{", `{"validate_only":true,`, 1))
+	_, _, wet, _ := h.batch("alice", "b", batchOf("independent", list...))
+	if dry.Valid != 2 || dry.Replayed != 1 || dry.Refused != 2 || wet.Recorded != 2 || wet.Replayed != 1 || wet.Refused != 2 {
+		t.Fatalf("dry %+v\nwet %+v", dry, wet)
+	}
+	for _, v := range []ingest.BatchView{dry, wet} {
+		refused := 0
+		for _, i := range []int{1, 2, 4} {
+			p := v.Items[i].Problem
+			if p == nil {
+				continue
+			}
+			if refused++; p.Code != ingest.CodeJobOwned || p.Errors[0].Field != fmt.Sprintf("/items/%d/operation/adopt/job_id", i) {
+				t.Errorf("%+v", p)
+			}
+		}
+		if refused != 2 {
+			t.Errorf("%d are refused", refused)
+		}
 	}
 }

@@ -64,7 +64,7 @@ type BatchView struct {
 	Transaction string `json:"transaction"` // what the mode means, in words
 	// Counts of the items by what became of them.
 	Recorded int `json:"recorded"` // now
-	Replayed int `json:"replayed"` // before
+	Replayed int `json:"replayed"` // before, also where the request was validate_only
 	Refused  int `json:"refused"`
 	// Valid counts those that would be recorded, where the request was validate_only.
 	Valid        int  `json:"valid,omitempty"`
@@ -145,8 +145,11 @@ func (b *BatchView) count(problem func(error) Problem) {
 			it.Problem, it.Status = &p, p.Status
 			b.Refused++
 		case it.Operation.Validation != nil:
-			if it.Status = statusDone; it.Operation.Validation.Would == WouldRecord {
+			switch it.Status = statusDone; it.Operation.Validation.Would {
+			case WouldRecord:
 				b.Valid++
+			case WouldReplay:
+				b.Replayed++
 			}
 		case it.Replayed:
 			it.Status = statusDone

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -152,6 +153,8 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 		}
 	}
 	if mode != Atomic {
+		validateAdoptions(items, fresh, errs)
+		fresh = slices.DeleteFunc(fresh, func(i int) bool { return errs[i] != nil })
 		v.validateQuotas(r.Caller, fresh, errs)
 	}
 	for i, err := range errs {
@@ -171,6 +174,21 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 		return nil, refusal
 	}
 	return out, nil
+}
+
+// validateAdoptions refuses items that adopt a job that one before them adopts, in the words
+// in which they will be refused. Which of them gets the job is not settled: items are
+// recorded side by side.
+func validateAdoptions(items []item, fresh []int, errs []error) {
+	first := map[[3]string]bool{}
+	for _, i := range fresh {
+		s := &items[i].submission
+		job := [3]string{s.Provider, s.Account, s.Adopt}
+		if s.Adopt != "" && first[job] {
+			errs[i] = jobOwned("/adopt/job_id")
+		}
+		first[job] = true
+	}
 }
 
 // validateQuotas refuses what the quotas have no room for once the items before it are
