@@ -182,7 +182,7 @@ func (h *handler) news(ctx context.Context, c *call, r ingest.WaitRequest) (answ
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := c.show(http.StatusOK, view)
+	a, err := c.showWaited(r, view)
 	if err != nil {
 		return answer{}, err
 	}
@@ -192,6 +192,16 @@ func (h *handler) news(ctx context.Context, c *call, r ingest.WaitRequest) (answ
 		return a.unchanged(), nil
 	}
 	return a, nil
+}
+
+// showWaited shows an operation, behind a wait on a stack of its own: all who wait may
+// be answered at the same time.
+func (c *call) showWaited(r ingest.WaitRequest, view ingest.View) (a answer, err error) {
+	if r.Wait <= 0 {
+		return c.show(http.StatusOK, view)
+	}
+	ingest.Aside(func() { a, err = c.show(http.StatusOK, view) })
+	return a, err
 }
 
 // unchanged is the answer to who has it.

@@ -61,6 +61,8 @@ func (s *stream) flush() error {
 // errLeft says that nobody reads any more.
 var errLeft = errors.New("the caller of a stream left")
 
+func (s *stream) shown(e *ingest.Shown) { s.event(e.Sequence, events.TypePrefix+e.Name, e.Text) }
+
 func (s *stream) beat() error {
 	s.buffer = append(s.buffer, ": hb\n\n"...)
 	return s.flush()
@@ -110,7 +112,7 @@ func (h *handler) watch(ctx context.Context, c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	c.trace = w.State().Trace
+	c.trace = w.Trace()
 	if w.Over {
 		w.Close()
 		return answer{status: http.StatusNoContent}, nil
@@ -138,21 +140,8 @@ func (h *handler) entitled(c *call) bool {
 
 func (h *handler) tellAll(ctx context.Context, c *call, w *ingest.Watch, s *stream) error {
 	s.buffer = append(strconv.AppendInt(append(s.buffer, "retry: "...), retryHint, 10), "\n\n"...)
-	view := func(name string, v ingest.View) error {
-		text, err := h.o.Service.ViewEvent(name, v)
-		if err == nil {
-			s.event(v.Sequence, events.TypePrefix+name, text)
-		}
-		return err
-	}
 	if w.First != nil {
-		name := ingest.EventSnapshot
-		if w.Reset {
-			name = ingest.EventReset
-		}
-		if err := view(name, *w.First); err != nil {
-			return err
-		}
+		s.shown(w.First)
 		w.First = nil // it is not needed while the stream lasts
 	}
 	for wait := time.Duration(0); ; wait = beatTime { // the first time what is there is told at once
@@ -173,9 +162,11 @@ func (h *handler) tellAll(ctx context.Context, c *call, w *ingest.Watch, s *stre
 			s.event(happening.Entry.Sequence, events.TypePrefix+string(happening.Entry.Type), text)
 		}
 		if ended {
-			if err := view(ingest.EventEnded, w.State()); err != nil {
+			end, err := w.Ended()
+			if err != nil {
 				return err
 			}
+			s.shown(end)
 			return s.flush()
 		}
 		if len(list) == 0 && wait > 0 {

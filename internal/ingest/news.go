@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -261,10 +262,15 @@ func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s *pr
 }
 
 // learn reads the operation unless it is known; mu is held, so that one reads for all.
-func (t *topic) learn(ctx context.Context, j *journal.Journal, fresh bool) error {
+func (t *topic) learn(ctx context.Context, j *journal.Journal, fresh bool) (err error) {
 	if t.known && !fresh {
 		return nil
 	}
+	Aside(func() { err = t.read(ctx, j) })
+	return err
+}
+
+func (t *topic) read(ctx context.Context, j *journal.Journal) error {
 	var s projections.State
 	var err error
 	if t.state.Facts > 0 {
@@ -308,6 +314,36 @@ func (t *topic) after(ctx context.Context, j *journal.Journal, sequence uint64, 
 		}
 	}
 	return list, true, t.state, t.grown, nil
+}
+
+// wait gives the operation once it is enough for who asks, or as it stands when the wait
+// ends. Nothing is held meanwhile but what all who wait for the operation share.
+func (n *news) wait(ctx context.Context, r WaitRequest, s *projections.State) (last *projections.State, enough bool, err error) {
+	done := func() bool { return r.enough(s.Facts, s.Phase.Terminal() || s.Phase.Stopped()) }
+	if done() || s.Phase.Terminal() {
+		return s, done(), nil // a terminal operation is worth no wait
+	}
+	t, leave := n.join(s.Operation)
+	defer leave()
+	end := n.clock.Now().Add(min(r.Wait, MaxWait))
+	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
+		now, grown, err := t.look(ctx, n.journal, !n.followed())
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return s, false, nil // the caller left or the server stops: what is known is the answer
+		case err != nil:
+			return nil, false, fmt.Errorf("read news of %s: %w", r.ID, err)
+		case now.Facts >= s.Facts:
+			s = now
+		}
+		if done() {
+			return s, true, nil
+		}
+		left := end.Sub(n.clock.Now())
+		if left <= 0 || s.Phase.Terminal() || n.await(ctx, min(gap, left), left, grown) != nil {
+			return s, false, nil // as above
+		}
+	}
 }
 
 // await waits until grown is closed, at most left; or at most gap where nobody follows

@@ -82,39 +82,31 @@ type WaitRequest struct {
 // ledger it hears of a fact as it is stored, and looks by itself at growing intervals
 // of at most a second otherwise.
 func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed bool, err error) {
-	s, err := v.load(ctx, r.Caller, r.ID, ActRead)
+	if r.Wait <= 0 {
+		view, err = v.Get(ctx, r.Caller, r.ID)
+		return view, err == nil && r.enough(view.Version, view.Done), err
+	}
+	var s *projections.State
+	s, err = v.loadAside(ctx, r)
 	if err != nil {
 		return View{}, false, err
 	}
-	enough := func() bool { return view.Version != r.After && (!r.UntilDone || view.Done) }
-	if view = v.view(r.Caller, s); enough() || view.Terminal || r.Wait <= 0 {
-		return view, enough(), nil // a terminal operation is worth no wait
+	if s, changed, err = v.news.wait(ctx, r, s); err != nil {
+		return View{}, false, err
 	}
-	t, leave := v.news.join(s.Operation)
-	defer leave()
-	end := v.cfg.Clock.Now().Add(min(r.Wait, MaxWait))
-	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
-		s, grown, err := t.look(ctx, v.cfg.Journal, !v.news.followed())
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return view, false, nil // the caller left or the server stops: what is known is the answer
-		case err != nil:
-			return View{}, false, fmt.Errorf("read news of %s: %w", r.ID, err)
-		}
-		if s.Facts != view.Version {
-			view = v.view(r.Caller, *s)
-		}
-		if enough() {
-			return view, true, nil
-		}
-		left := end.Sub(v.cfg.Clock.Now())
-		if left <= 0 || view.Terminal {
-			return view, false, nil
-		}
-		if v.news.await(ctx, min(gap, left), left, grown) != nil {
-			return view, false, nil // as above
-		}
-	}
+	Aside(func() { view = v.view(r.Caller, *s) }) // all who wait may be told at the same time
+	return view, changed, nil
+}
+
+//go:noinline
+func (v *Service) loadAside(ctx context.Context, r WaitRequest) (*projections.State, error) {
+	s, err := v.load(ctx, r.Caller, r.ID, ActRead)
+	return &s, err
+}
+
+// enough says whether the caller waits for no more than this.
+func (r WaitRequest) enough(version uint64, done bool) bool {
+	return version != r.After && (!r.UntilDone || done)
 }
 
 // Of says whose operations a list shows.

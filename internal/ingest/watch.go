@@ -90,11 +90,10 @@ type WatchRequest struct {
 // Watch is a stream of what happens to one operation, for one caller. It belongs to
 // one goroutine and must be closed.
 type Watch struct {
-	// First is the operation as it stood at the beginning, if the stream does not go on
-	// from where the caller was. Reset says that it could not: what the caller has is no
-	// fact of this operation.
-	First *View
-	Reset bool
+	// First shows the operation as it stood at the beginning, if the stream does not go on
+	// from where the caller was: as a snapshot, or as a reset where what the caller has is
+	// no fact of this operation.
+	First *Shown
 	// Over says that the operation has ended and the caller has all of it.
 	Over bool
 
@@ -106,9 +105,21 @@ type Watch struct {
 	close  func()
 }
 
+// Shown is an event that is no fact: how an operation stands.
+type Shown struct {
+	Name     string // EventSnapshot, EventReset or EventEnded
+	Sequence uint64 // of the operation's newest fact in the ledger
+	Text     []byte // a CloudEvent
+}
+
 // Watch begins a stream. A caller who resumes is told every fact behind the one it
 // names; another begins with the operation as it stands.
-func (v *Service) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
+func (v *Service) Watch(ctx context.Context, r WatchRequest) (w *Watch, err error) {
+	Aside(func() { w, err = v.watch(ctx, r) })
+	return w, err
+}
+
+func (v *Service) watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 	s, err := v.load(ctx, r.Caller, r.ID, ActRead)
 	if err != nil {
 		return nil, err
@@ -127,8 +138,14 @@ func (v *Service) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		w.cursor = r.After
 		w.Over = s.Phase.Terminal() && r.After == s.Sequence
 	default:
-		view := v.view(r.Caller, s)
-		w.First, w.Reset = &view, r.Resume
+		name := EventSnapshot
+		if r.Resume {
+			name = EventReset
+		}
+		if w.First, err = w.shown(name); err != nil {
+			w.Close()
+			return nil, err
+		}
 	}
 	return w, nil
 }
@@ -151,8 +168,22 @@ func (v *Service) isFactOf(ctx context.Context, s projections.State, sequence ui
 // Close ends the stream.
 func (w *Watch) Close() { w.close() }
 
-// State is how the operation stands behind what was told.
-func (w *Watch) State() View { return w.v.view(w.caller, *w.last) }
+// Trace is the operation's trace id.
+func (w *Watch) Trace() string { return w.last.Trace }
+
+// Ended shows how the operation ended.
+func (w *Watch) Ended() (e *Shown, err error) {
+	Aside(func() { e, err = w.shown(EventEnded) })
+	return e, err
+}
+
+// shown tells how the operation stands behind what was told.
+func (w *Watch) shown(name string) (*Shown, error) {
+	view := w.v.view(w.caller, *w.last)
+	id := fmt.Sprintf("%s/v%d/%s", view.ID, view.Version, name)
+	text, err := json.Marshal(event(id, w.v.cfg.Source, name, view.ID, w.v.cfg.Clock.Now().UTC(), view))
+	return &Shown{name, view.Sequence, text}, err
+}
 
 // Next gives what has happened since, in order, waiting for it at most so long; none
 // is not an error. ended says that the operation had ended behind what was told.
@@ -161,7 +192,7 @@ func (w *Watch) Next(ctx context.Context, wait time.Duration) (list []*Happening
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
 		list, whole, s, grown, err := w.topic.after(ctx, w.v.cfg.Journal, w.cursor, !w.v.news.followed())
 		if err == nil && !whole {
-			list, s, err = w.v.told(ctx, w.topic.operation, w.cursor)
+			Aside(func() { list, s, err = w.v.told(ctx, w.topic.operation, w.cursor) })
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("read news of %s: %w", w.topic.operation, err)
@@ -262,11 +293,6 @@ const (
 	EventReset    = "operation.reset.v1"
 	EventEnded    = "operation.ended.v1"
 )
-
-// ViewEvent is an event that shows an operation as it stands.
-func (v *Service) ViewEvent(name string, view View) ([]byte, error) {
-	return json.Marshal(event(fmt.Sprintf("%s/v%d/%s", view.ID, view.Version, name), v.cfg.Source, name, view.ID, v.cfg.Clock.Now().UTC(), view))
-}
 
 func event(id, source, name, operation string, at time.Time, data any) CloudEvent {
 	return CloudEvent{"1.0", id, source, events.TypePrefix + name, operation, at, "application/json", data}
