@@ -192,6 +192,8 @@ type IntentRecorded struct {
 	Cost     string // decimal text: what the contract says one job costs; "" where it does not
 	CostUnit string // of Cost and MaxCost
 
+	Offers Offers
+
 	Extra codec.Extra
 }
 
@@ -203,6 +205,14 @@ type Demand struct {
 	// Failed is what kept the rule from being evaluated, which counts as a demand; "" if
 	// nothing did.
 	Failed string
+}
+
+// Offers is which calls the provider takes beside those of every operation,
+// resolved at submit. They take the rules from version 2 on.
+type Offers struct {
+	Input       bool // an answer to what a job waits for can be passed on
+	RepeatInput bool // repeating one is safe
+	Cleanup     bool // what a job left can be removed; Promises.RepeatCleanup says whether repeating that is safe
 }
 
 // Tag is a caller's label on an operation.
@@ -579,6 +589,7 @@ type CleanupRequested struct {
 	Who   string
 	Why   Digest
 	JobID string
+	Claim string // as in CreateAnswered
 	Extra codec.Extra
 }
 

@@ -36,6 +36,7 @@ func (f *IntentRecorded) Fields(v *codec.Visitor) {
 	codec.List(v, "dem", &f.Demands)
 	codec.Text(v, "cst", &f.Cost)
 	codec.Text(v, "csu", &f.CostUnit)
+	codec.Nested(v, "of", &f.Offers)
 	codec.Rest(v, &f.Extra)
 }
 
@@ -44,6 +45,13 @@ func (d *Demand) Fields(v *codec.Visitor) {
 	codec.Text(v, "r", &d.Rule)
 	codec.Text(v, "y", &d.Why)
 	codec.Text(v, "f", &d.Failed)
+}
+
+// Fields implements [codec.Record].
+func (o *Offers) Fields(v *codec.Visitor) {
+	codec.Bool(v, "i", &o.Input)
+	codec.Bool(v, "ri", &o.RepeatInput)
+	codec.Bool(v, "c", &o.Cleanup)
 }
 
 // Fields implements [codec.Record].
@@ -287,6 +295,7 @@ func (f *CleanupRequested) Fields(v *codec.Visitor) {
 	codec.Text(v, "w", &f.Who)
 	codec.Digest(v, "y", &f.Why)
 	codec.Text(v, "j", &f.JobID)
+	codec.Text(v, "cl", &f.Claim)
 	codec.Rest(v, &f.Extra)
 }
 

@@ -305,7 +305,9 @@ type contractView struct {
 	Lookup    string           `json:"lookup"` // none, candidates, exact
 	Absence   bool             `json:"absence_is_proof"`
 	Cancels   bool             `json:"cancels"`
-	Result    string           `json:"result"` // none, request, status
+	Input     bool             `json:"input"`   // an answer to a job that waits can be passed on
+	Cleanup   bool             `json:"cleanup"` // what a job left can be removed
+	Result    string           `json:"result"`  // none, request, status
 	Webhook   string           `json:"webhook,omitempty"`
 	Topics    []contract.Topic `json:"topics,omitempty"`
 }
@@ -321,7 +323,7 @@ func listedContract(c knownContract) contractView {
 	v := contractView{
 		Name: c.Name, Title: c.Title, From: c.from, Digest: c.Digest.String(), BaseURL: c.BaseURL,
 		Guarantee: string(p.Guarantee), Lookup: cmp.Or(string(p.Lookup), "none"), Absence: p.LookupConclusive,
-		Cancels: p.Cancels, Result: string(c.ResultSource),
+		Cancels: p.Cancels, Input: c.Offers().Input, Cleanup: c.Offers().Cleanup, Result: string(c.ResultSource),
 	}
 	if c.Webhook != nil {
 		v.Webhook = c.Webhook.Scheme

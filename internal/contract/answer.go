@@ -102,7 +102,7 @@ func (c *Contract) view(a Answer, in Inputs) view {
 	if err != nil {
 		// The parameters passed the gate when they were stored. If they do not
 		// read now, expressions that need them fail and say so.
-		in.Params = nil
+		in.Params, in.Input = nil, nil
 		vars, _ = c.requestVars(in)
 	}
 	v.vars = vars

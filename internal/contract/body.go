@@ -26,6 +26,7 @@ const maxBody = 8 << 20
 // parts.
 type payload struct {
 	params bool
+	input  bool     // in place of the parameters, the answer to a job that waits
 	drop   []string // members of the parameters that are not sent
 	set    []member
 	form   bool
@@ -65,8 +66,12 @@ func (d *document) payload(env *cel.Env, n *yaml.Node, field string) *payload {
 			return &payload{params: true}
 		case "empty":
 			return &payload{}
+		case "input":
+			if field == "input.body" {
+				return &payload{input: true}
+			}
 		}
-		d.addf(n, field, "is %q; allowed: none, empty, params, or a mapping of from, drop, set, as, multipart", clip(n.Value, 40))
+		d.addf(n, field, "is %q; allowed: none, empty, params, %sor a mapping of from, drop, set, as, multipart", clip(n.Value, 40), map[bool]string{true: "input, "}[field == "input.body"])
 		return nil
 	}
 	s := d.section(n, field, "from", "drop", "set", "as", "multipart")
@@ -78,7 +83,15 @@ func (d *document) payload(env *cel.Env, n *yaml.Node, field string) *payload {
 		}
 		return &payload{parts: d.parts(env, s.value["multipart"], s.at("multipart"))}
 	}
-	p := &payload{params: !s.has("from") || s.oneOf("from", "params", "empty") == "params"}
+	var p *payload
+	if from := ""; field == "input.body" {
+		if s.has("from") {
+			from = s.oneOf("from", "input", "params", "empty")
+		}
+		p = &payload{input: !s.has("from") || from == "input", params: from == "params"}
+	} else {
+		p = &payload{params: !s.has("from") || s.oneOf("from", "params", "empty") == "params"}
+	}
 	p.form = s.has("as") && s.oneOf("as", "json", "form") == "form"
 	for i, ptr := range s.texts("drop") {
 		if !strings.HasPrefix(ptr, "/") || strings.Count(ptr, "/") != 1 || !jsontext.Pointer(ptr).IsValid() {
@@ -87,7 +100,7 @@ func (d *document) payload(env *cel.Env, n *yaml.Node, field string) *payload {
 		}
 		p.drop = append(p.drop, slices.Collect(jsontext.Pointer(ptr).Tokens())...)
 	}
-	if s.has("drop") && !p.params {
+	if s.has("drop") && !p.params && !p.input {
 		d.addf(s.value["drop"], s.at("drop"), "goes with from: params only")
 	}
 	if !s.has("set") {
@@ -200,8 +213,11 @@ func (p *payload) bytes(params []byte, vars *names) (body []byte, mediaType stri
 
 func (p *payload) json(params []byte, vars *names) ([]byte, error) {
 	body := []byte("{}")
-	if p.params && len(params) > 0 {
+	switch {
+	case p.params && len(params) > 0:
 		body = params
+	case p.input && len(vars.in.Input) > 0:
+		body = vars.in.Input
 	}
 	var err error
 	if len(p.drop) > 0 {

@@ -46,15 +46,18 @@ type Contract struct {
 	Origins    []string // further origins the credential may go to
 	Credential Credential
 	Params     Params
-	Token      *TokenRule // nil: the provider takes none
-	Webhook    *Webhook   // nil: the provider calls nobody back
-	Limits     Limits
+	// InputParams is what an answer to a job that waits may hold.
+	InputParams Params
+	Token       *TokenRule // nil: the provider takes none
+	Webhook     *Webhook   // nil: the provider calls nobody back
+	Limits      Limits
 	// Calls is what may be asked of one account at once and in a stretch of time.
 	Calls budget.Limits
 	// ResultSource is where a finished job's result is found.
 	ResultSource ResultSource
 
 	promises  events.Promises
+	offers    events.Offers
 	late      time.Duration // how long a new job may be missing from a look-up
 	settle    time.Duration
 	pacing    pacing
@@ -64,6 +67,7 @@ type Contract struct {
 
 	prepares                               []preparation
 	create, status, lookup, cancel, result *call
+	input, cleanup                         *call
 
 	errors     shared
 	createRead createRead
@@ -71,6 +75,8 @@ type Contract struct {
 	lookupRead lookupRead
 	cancelRead cancelRead
 	resultRead resultRead
+
+	inputRead, cleanupRead furtherRead
 
 	classes        map[string]events.Class // by folded word
 	otherwise      events.Class
@@ -90,7 +96,7 @@ const (
 
 // Limits bound answers in bytes.
 type Limits struct {
-	Response int64 // create, status, look-up, cancel
+	Response int64 // create, status, look-up, cancel, input, cleanup
 	Result   int64 // result and result files
 }
 
@@ -142,7 +148,7 @@ type parser struct {
 
 func (p *parser) contract(root *yaml.Node) {
 	s := p.d.section(root, "", "contract", "name", "title", "base_url", "origins", "credential", "params", "errors", "token",
-		"create", "status", "classes", "lookup", "cancel", "result", "webhook", "promises", "pacing", "deadlines", "limits", "cost")
+		"create", "status", "classes", "lookup", "cancel", "input", "cleanup", "result", "webhook", "promises", "pacing", "deadlines", "limits", "cost")
 	if len(s.order) == 0 {
 		if p.d.err() == nil {
 			p.d.addf(root, "", "the file is empty")
@@ -161,7 +167,7 @@ func (p *parser) contract(root *yaml.Node) {
 	}
 	c.Title = s.text("title")
 	p.where(s)
-	p.params(s)
+	c.Params = p.paramsOf(s)
 	if s.has("errors") {
 		c.errors = p.shared(p.d.section(s.value["errors"], "errors", sharedFields...), p.env.answer)
 	}
@@ -177,6 +183,12 @@ func (p *parser) contract(root *yaml.Node) {
 	}
 	if s.need("cancel", ": write none where the provider has no cancel") && !s.none("cancel") {
 		p.cancel(s.value["cancel"])
+	}
+	if s.has("input") && !s.none("input") {
+		p.input(s)
+	}
+	if s.has("cleanup") && !s.none("cleanup") {
+		p.cleanup(s)
 	}
 	c.ResultSource = ResultNone
 	if s.need("result", ": write none where jobs have no result") && !s.none("result") {

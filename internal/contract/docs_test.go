@@ -29,7 +29,7 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 		examples = append(examples, src)
 	}
-	if len(examples) != 4 {
+	if len(examples) != 5 {
 		t.Fatalf("%d examples in docs/CONTRACTS.md", len(examples))
 	}
 	if c := parse(t, []byte(examples[0])); c.Guarantee() != events.Recoverable {
@@ -43,12 +43,19 @@ func TestDocumentedExamples(t *testing.T) {
 	if r, err := upload.Create(in); err != nil || string(r.Body) != `{"scene":"s","metadata":{"reference":"r"}}` {
 		t.Errorf("%s %v", r.Body, err)
 	}
-	files := parse(t, replaceSections(examples[0], examples[2]))
+	asking := parse(t, replaceSections(examples[0], examples[2]))
+	if r, err := asking.Input(Inputs{JobID: "7", Input: []byte(`{"choice":"draft"}`), InputToken: "t"}); err != nil || r.Method+" "+r.URL != "POST https://api.acme.example/v2/renders/7/answers" || string(r.Body) != `{"choice":"draft"}` {
+		t.Errorf("%+v %v", r, err)
+	}
+	if r, err := asking.Cleanup(Inputs{JobID: "7"}); err != nil || r.Method+" "+r.URL != "DELETE https://api.acme.example/v2/renders/7/output" || len(asking.CheckInput([]byte(`{}`))) != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	files := parse(t, replaceSections(examples[0], examples[3]))
 	s := files.ReadStatus(Answer{Status: 200, URL: "https://api.acme.example/v2/renders/1", Body: []byte(`{"id":"1","status":"done","frames_url":"https://f.example/a","log_id":"x/y"}`)}, Inputs{JobID: "1"})
 	if got := showLinks(s.Results); !slices.Equal(got, []string{"frames=https://f.example/a", "log=https://api.acme.example/v2/logs/x%2Fy"}) {
 		t.Errorf("%q %+v", got, s.Failure)
 	}
-	priced := parse(t, replaceSections(examples[0], examples[3]))
+	priced := parse(t, replaceSections(examples[0], examples[4]))
 	if cost, unit, err := priced.Cost([]byte(`{"copies":3}`)); err != nil || cost.String() != "0.75" || unit != "USD" {
 		t.Errorf("%s %s %v", cost, unit, err)
 	}

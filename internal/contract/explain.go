@@ -36,10 +36,18 @@ func (c *Contract) Topics() []Topic {
 	if len(c.prepares) > 0 {
 		topics = append(topics, Topic{"Before a create", c.preparedFor()})
 	}
-	return append(topics, []Topic{
+	topics = append(topics, []Topic{
 		{"After a create whose answer was lost: " + string(c.promises.Guarantee), c.afterLoss()},
 		{"Look-up", c.lookedUp()},
 		{"Cancel", c.cancelled()},
+	}...)
+	if c.input != nil {
+		topics = append(topics, Topic{"Input", c.asked()})
+	}
+	if c.cleanup != nil {
+		topics = append(topics, Topic{"Cleanup", c.removed()})
+	}
+	return append(topics, []Topic{
 		{"Status", c.followed()},
 		{"Result", c.collected()},
 		{"Webhook", c.calledBack()},

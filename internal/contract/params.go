@@ -38,20 +38,20 @@ type ParamError struct {
 
 var jsonTypes = []string{"string", "integer", "number", "boolean", "object", "array", "null"}
 
-func (p *parser) params(root section) {
-	if !root.has("params") {
-		return
+// paramsOf reads the params of a section.
+func (p *parser) paramsOf(of section) (out Params) {
+	if !of.has("params") {
+		return out
 	}
-	s := p.d.section(root.value["params"], "params", "required", "one_of", "properties", "closed")
-	out := &p.c.Params
+	s := p.d.section(of.value["params"], of.at("params"), "required", "one_of", "properties", "closed")
 	out.Required, out.Closed = s.texts("required"), s.flag("closed")
 	if out.OneOf = s.texts("one_of"); s.has("one_of") && len(out.OneOf) < 2 {
-		p.d.addf(s.value["one_of"], "params.one_of", "must name two or more parameters, of which a caller gives exactly one")
+		p.d.addf(s.value["one_of"], s.at("one_of"), "must name two or more parameters, of which a caller gives exactly one")
 	}
 	if !s.has("properties") {
-		return
+		return out
 	}
-	props := p.d.section(s.value["properties"], "params.properties")
+	props := p.d.section(s.value["properties"], s.at("properties"))
 	for _, name := range props.order {
 		f := p.d.section(props.value[name], props.at(name), "type", "enum", "description")
 		prop := Property{Name: name, Description: f.text("description"), Enum: f.texts("enum")}
@@ -69,6 +69,7 @@ func (p *parser) params(root section) {
 		}
 		out.Properties = append(out.Properties, prop)
 	}
+	return out
 }
 
 // words says what a caller may send, a line for each parameter.
@@ -118,6 +119,19 @@ func (p Params) words() []string {
 // CheckParams checks a caller's parameters, which passed the canonical gate,
 // against the contract. All problems are reported.
 func (c *Contract) CheckParams(params []byte) []ParamError {
+	list := c.Params.check(params)
+	if len(list) == 1 && list[0].Field == "" && list[0].Code == "type" {
+		return list // no object
+	}
+	list = append(list, c.checkBody(params)...)
+	if len(list) > 0 {
+		return list
+	}
+	return c.checkPreparations(params)
+}
+
+// check holds an object against what is allowed. All problems are reported.
+func (p Params) check(params []byte) []ParamError {
 	members, err := topLevel(params)
 	if err != nil {
 		return []ParamError{{Field: "", Code: "type", Message: "the parameters must be a JSON object", Allowed: []string{"object"}}}
@@ -126,16 +140,16 @@ func (c *Contract) CheckParams(params []byte) []ParamError {
 	add := func(name, code, message string, allowed []string) {
 		list = append(list, ParamError{"/" + escapePointer(name), code, message, allowed})
 	}
-	for _, name := range c.Params.Required {
+	for _, name := range p.Required {
 		if _, ok := members[name]; !ok {
 			add(name, "required", "is missing", nil)
 		}
 	}
-	if n := countIn(members, c.Params.OneOf); len(c.Params.OneOf) > 0 && n != 1 {
-		list = append(list, ParamError{"", "one_of", fmt.Sprintf("%d of these are given; give exactly one", n), c.Params.OneOf})
+	if n := countIn(members, p.OneOf); len(p.OneOf) > 0 && n != 1 {
+		list = append(list, ParamError{"", "one_of", fmt.Sprintf("%d of these are given; give exactly one", n), p.OneOf})
 	}
-	known := slices.Clone(c.Params.OneOf)
-	for _, prop := range c.Params.Properties {
+	known := slices.Clone(p.OneOf)
+	for _, prop := range p.Properties {
 		known = append(known, prop.Name)
 		raw, ok := members[prop.Name]
 		if !ok {
@@ -152,15 +166,11 @@ func (c *Contract) CheckParams(params []byte) []ParamError {
 		}
 	}
 	for _, name := range sortedKeys(members) {
-		if c.Params.Closed && !slices.Contains(known, name) && !slices.Contains(c.Params.Required, name) {
+		if p.Closed && !slices.Contains(known, name) && !slices.Contains(p.Required, name) {
 			add(name, "unknown", "is not a parameter of this provider", known)
 		}
 	}
-	list = append(list, c.checkBody(params)...)
-	if len(list) > 0 {
-		return list
-	}
-	return c.checkPreparations(params)
+	return list
 }
 
 func countIn(members map[string]jsontext.Value, names []string) (n int) {

@@ -35,6 +35,8 @@ type Inputs struct {
 	LastBody        []byte            // newest status answer, for results and files that are checked against it
 	Link            string            // Link.Name of the file that is read; "" if it has none
 	Prepared        map[string]string // PrepareReading.Values of all preparations so far, name to value
+	Input           []byte            // JSON that a person answered to a job that waits; nil for none
+	InputToken      string            // names that answer at the provider
 	Since           time.Time         // nothing of ours is older, for look-ups that can say so; zero if unknown
 }
 
@@ -218,6 +220,8 @@ func (s section) call(env *cel.Env, method string) *call {
 		c.body = s.d.payload(env, n, s.at("body"))
 	} else if s.field == "create" {
 		c.body = &payload{params: true}
+	} else if s.field == "input" {
+		c.body = &payload{input: true}
 	}
 	if b := c.body; b != nil && (b.form || b.parts != nil) {
 		for _, h := range c.headers {
@@ -301,8 +305,8 @@ func (k *call) uses(variable string) bool {
 // names are the variables of every scope, by name for the expressions. Those that
 // a scope does not have are not asked for: the expression would not compile.
 type names struct {
-	in           Inputs
-	params, last any
+	in                  Inputs
+	params, last, input any
 
 	// What view adds for an answer.
 	status  int
@@ -320,6 +324,10 @@ func (n *names) ResolveName(name string) (any, bool) {
 		return n.params, true
 	case "last":
 		return n.last, true
+	case "input":
+		return n.input, true
+	case "input_token":
+		return n.in.InputToken, true
 	case "token":
 		return n.in.Token, true
 	case "client_reference":
@@ -359,13 +367,20 @@ func (*names) Parent() cel.Activation { return nil }
 
 // requestVars are the variables of the request scope.
 func (c *Contract) requestVars(in Inputs) (*names, error) {
-	vars := &names{in: in, params: map[string]any{}, last: map[string]any{}}
+	vars := &names{in: in, params: map[string]any{}, last: map[string]any{}, input: map[string]any{}}
 	if len(in.Params) > 0 {
 		v, err := decode(in.Params)
 		if err != nil {
 			return nil, fmt.Errorf("read parameters: %w", err)
 		}
 		vars.params = v
+	}
+	if len(in.Input) > 0 {
+		v, err := decode(in.Input)
+		if err != nil {
+			return nil, fmt.Errorf("read the input: %w", err)
+		}
+		vars.input = v
 	}
 	if len(in.LastBody) > 0 {
 		if v, err := decode(in.LastBody); err == nil {

@@ -718,6 +718,27 @@ func TestBadContracts(t *testing.T) {
 			fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
 		}
 	}
+	further := []struct {
+		name  string
+		pairs []string
+	}{
+		{"an input nobody waits for", []string{waits, "classes:\n"}},
+		{"an input that is not sent", []string{"  repeat: safe\n  params", "  body: empty\n  repeat: safe\n  params"}},
+		{"further calls that say nothing", []string{"  repeat: safe\n  params", "  params", "    done: status == 200\n", "", "    refused: status == 409\n", ""}},
+		{"further calls elsewhere", []string{"  repeat: safe\n  params", "  url: job.status_url\n  repeat: safe\n  params", "  repeat: once\n", "  method: GET\n  repeat: once\n"}},
+		{"a cleanup of which job", []string{"cleanup:\n  path: /v1/jobs/{job.id}", "cleanup:\n  path: /v1/jobs/all"}},
+		{"further calls with the create's token", []string{"{input_token}", "{token}"}},
+		{"an input in a cleanup", []string{"cleanup:\n  path: /v1/jobs/{job.id}", "cleanup:\n  path: /v1/jobs/{job.id}/{input.answer}\n  body: input"}},
+		{"odd parameters of an input", []string{"type: string, enum", "type: text, enum"}},
+	}
+	for _, c := range further {
+		_, err := Parse("answers.yaml", answering(t, c.pairs...))
+		if err == nil {
+			t.Errorf("%s: loaded", c.name)
+			continue
+		}
+		fmt.Fprintf(&b, "\n== %s\n%v\n", c.name, err)
+	}
 	for _, src := range []string{"", "# nothing\n", "- a\n", "a: b: c\n", "\xff\xfe", "contract: 1\n"} {
 		_, err := Parse("odd.yaml", []byte(src))
 		if err == nil {
