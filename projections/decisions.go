@@ -119,6 +119,7 @@ func (f *folding) decide() {
 			s.Job = Job{}
 			f.stray(old)
 			s.Cancels.List, s.Cancels.Streak, s.Cancel.Repeat = nil, 0, false // they went to the other job
+			s.Input, s.Inputs.List = Input{Asked: Asked{Number: s.Input.Number}}, nil
 		}
 		s.Hint = Hint{}
 		s.Dates.Result = after(f.e.Time, limits.Result)

@@ -127,7 +127,7 @@ func (d *driver) take(step Step) {
 		}
 		d.put(a)
 	case StepPresume:
-		kind, try := s.OpenAttempt()
+		kind, try := s.Presumable()
 		switch kind {
 		case events.TypePrepareAttempted:
 			d.put(&events.PrepareAnswered{Attempt: try.Number, Step: s.Ready, Outcome: events.PreparePresumed, Call: d.call("")})
@@ -135,6 +135,10 @@ func (d *driver) take(step Step) {
 			d.put(&events.CreateAnswered{Attempt: try.Number, Outcome: events.CreatePresumed, Call: d.call("")})
 		case events.TypeCancelAttempted:
 			d.put(&events.CancelAnswered{Attempt: try.Number, Outcome: events.CancelPresumed, Call: d.call("")})
+		case events.TypeInputAttempted:
+			d.put(&events.InputAnswered{Attempt: try.Number, Outcome: events.CallPresumed, Call: d.call("")})
+		case events.TypeCleanupAttempted:
+			d.put(&events.CleanupAnswered{Attempt: try.Number, Outcome: events.CallPresumed, Call: d.call("")})
 		default:
 			d.put(&events.ResultFailed{Attempt: try.Number, Outcome: events.ResultPresumed, Call: d.call("")})
 		}
@@ -220,13 +224,56 @@ func (d *driver) take(step Step) {
 		}).Draw(d.t, "result")})
 	case StepDeadline:
 		d.put(&events.DeadlinePassed{Which: step.Which})
+	case StepInput:
+		if r := d.put(&events.InputAttempted{Attempt: d.attempt(&s.Inputs)}); r.Verdict != Applied {
+			d.fail("an input was due, but its permit is %s", r.Verdict)
+		}
+		if d.died() {
+			return
+		}
+		a := &events.InputAnswered{Attempt: s.Inputs.Made, Outcome: d.further(), Call: d.call("")}
+		if a.Outcome == events.CallRefused {
+			a.Class = rapid.SampledFrom([]events.ErrorClass{events.ErrorRefused, events.ErrorThrottled}).Draw(d.t, "refusal")
+		}
+		d.put(a)
+	case StepCleanup:
+		if rapid.IntRange(0, 9).Draw(d.t, "credential") == 0 {
+			d.put(&events.CleanupAnswered{Outcome: events.CallNotSent, Call: d.call(events.ErrorNoCredential)})
+			return
+		}
+		if r := d.put(&events.CleanupAttempted{Attempt: d.attempt(&s.Cleanups)}); r.Verdict != Applied && d.ahead == 0 {
+			d.fail("a cleanup was due, but its permit is %s", r.Verdict)
+		}
+		if s.Cleanups.Open() == nil || d.died() {
+			return
+		}
+		a := &events.CleanupAnswered{Attempt: s.Cleanups.Made, Outcome: d.further(), Call: d.call("")}
+		if a.Outcome == events.CallRefused {
+			a.Class = rapid.SampledFrom([]events.ErrorClass{events.ErrorRefused, events.ErrorThrottled}).Draw(d.t, "refusal")
+		}
+		d.put(a)
 	}
+}
+
+func (d *driver) further() events.CallOutcome {
+	return pick(d, "outcome", []events.CallOutcome{events.CallDone, events.CallDone},
+		[]events.CallOutcome{events.CallRefused, events.CallNotSent, events.CallAmbiguous, "later"})
+}
+
+// cleanUp asks for a cleanup of a job, which may not be one to be cleaned up.
+func (d *driver) cleanUp() Record {
+	jobs := append([]string{d.s.Job.ID, "j-9"}, d.s.Strays...)
+	return d.put(&events.CleanupRequested{Who: "team-a", JobID: rapid.SampledFrom(jobs).Draw(d.t, "of"), Claim: events.ClaimOwn})
 }
 
 // other folds a fact nobody was waiting for.
 func (d *driver) other() {
 	s := &d.s
-	switch rapid.IntRange(0, 9).Draw(d.t, "other") {
+	switch rapid.IntRange(0, 13).Draw(d.t, "other") {
+	case 10, 11, 12:
+		d.put(&events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))})
+	case 13:
+		d.cleanUp()
 	case 0, 1:
 		d.put(&events.CancelRequested{Who: "team-a"})
 	case 2:
@@ -266,6 +313,7 @@ func drawIntent(t *rapid.T) *events.IntentRecorded {
 	for _, flag := range []*bool{
 		&p.RefusalIsProof, &p.Strict, &p.WebhookNamesJob, &p.GoneConfirmsCancel, &p.Cancels, &p.HasResult,
 		&p.PartialResults, &p.RepeatCancel, &p.RepeatResult, &i.NeedsApproval,
+		&i.Offers.Input, &i.Offers.RepeatInput, &i.Offers.Cleanup, &p.RepeatCleanup,
 	} {
 		*flag = rapid.Bool().Draw(t, "promise")
 	}
@@ -306,7 +354,17 @@ func TestDriven(t *testing.T) {
 				atOnce = 0
 				continue
 			}
+			if ok, _ := TakesInput(d.s); ok && d.people > 0 && rapid.Bool().Draw(t, "answers") {
+				d.people--
+				d.put(&events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))})
+				continue
+			}
 			next, more := Next(d.s)
+			if !more && d.people > 0 && len(Cleanable(d.s)) > 0 {
+				d.people--
+				d.cleanUp()
+				continue
+			}
 			if !more {
 				break
 			}

@@ -108,6 +108,9 @@ func (r *Folder) Fold(before State, e Entry) (after State, record Record) {
 		row.Then(f)
 	}
 
+	if s.Cleanup.Due && !s.cleansUp() {
+		s.keepsAll()
+	}
 	if f.refuse {
 		s.Refused++
 	}
@@ -131,7 +134,7 @@ func (r *Folder) Fold(before State, e Entry) (after State, record Record) {
 		Sequence: e.Sequence, Time: e.Time,
 		Actor: e.Event.Actor, Source: e.Event.Source,
 		Verdict: Noted, Row: "0", From: before.Phase, To: s.Phase,
-		Reason: f.reason, Rules: Rules, State: f.after,
+		Reason: f.reason, Rules: max(1, min(s.Rulebook(), Rules)), State: f.after,
 	}
 	if f.fact != nil {
 		record.Type = f.fact.Type()
@@ -273,6 +276,10 @@ func (f *folding) closeAttempt() {
 			f.known = true
 			f.settle(&f.s.Results, t, AttemptAnswered, false)
 		}
+	case *events.InputAnswered:
+		f.inputAnswered(fact)
+	case *events.CleanupAnswered:
+		f.cleanupAnswered(fact)
 	default: // no other fact closes an attempt
 	}
 }
@@ -459,6 +466,14 @@ func (f *folding) keepTime() {
 		}
 	case *events.CancelAnswered:
 		f.retryAt(fact.RetryAt)
+	case *events.InputAnswered:
+		if f.known {
+			f.retryAt(fact.RetryAt)
+		}
+	case *events.CleanupAnswered:
+		if f.known {
+			f.retryAt(fact.RetryAt)
+		}
 	case *events.ResultFailed:
 		s.Pace.Collects++
 		s.Pace.LastCollect = at
@@ -511,6 +526,10 @@ func (f *folding) spokeWithProvider() bool {
 		return true
 	case *events.ResultFailed:
 		return fact.Status != 0
+	case *events.InputAnswered:
+		return f.known && fact.Status != 0
+	case *events.CleanupAnswered:
+		return f.known && fact.Status != 0
 	default: // no other fact is about a call
 	}
 	return false
@@ -588,6 +607,9 @@ func (f *folding) enter(p Phase, why Reason) {
 	s := f.s
 	if p != PhaseQuarantined {
 		s.Quarantine = ""
+	}
+	if s.Phase == PhaseInputRequired && p != PhaseInputRequired {
+		s.asksNoMore()
 	}
 	if !p.Live() && p != s.Phase {
 		s.Pace.Lookups = 0 // the owed ones are counted from here
@@ -672,6 +694,7 @@ func (f *folding) observe(o *events.JobObserved) {
 	case events.ClassInputRequired:
 		if !cancelling {
 			f.enter(PhaseInputRequired, "")
+			f.asks()
 		}
 	case events.ClassSucceeded, events.ClassPartial:
 		if s.Cancel.Wished {
@@ -745,6 +768,9 @@ func (s *State) own() {
 	s.Strays = slices.Clone(s.Strays)
 	s.Prepares.List = slices.Clone(s.Prepares.List)
 	s.Prepared = slices.Clone(s.Prepared)
+	s.Inputs.List = slices.Clone(s.Inputs.List)
+	s.Cleanups.List = slices.Clone(s.Cleanups.List)
+	s.Cleanup.Done = slices.Clone(s.Cleanup.Done)
 }
 
 // remember makes a new list: the old one belongs to the state before.

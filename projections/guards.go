@@ -135,6 +135,10 @@ func (f *folding) numbered(tries *Tries) bool {
 		number = fact.Number
 	case *events.ResultAttempted:
 		number = fact.Number
+	case *events.InputAttempted:
+		number = fact.Number
+	case *events.CleanupAttempted:
+		number = fact.Number
 	default: // no other fact is numbered
 	}
 	return number == tries.Made+1

@@ -134,6 +134,9 @@ func variants(p Phase) []State {
 						s.Results = Tries{List: []Try{try(1, AttemptOpen)}, Made: 1}
 					}
 					list = append(list, s)
+					if len(tries) == 0 && bits == 0 && (name == "recoverable" || name == "deduplicated") {
+						list = append(list, offering(s, try)...)
+					}
 					if len(tries) > 0 || bits != 0 && bits != 3 {
 						continue
 					}
@@ -150,6 +153,32 @@ func variants(p Phase) []State {
 				}
 			}
 		}
+	}
+	return list
+}
+
+// offering gives what may be of inputs and cleanups in a state of a provider that
+// takes both: asked for, on its way, lost.
+func offering(s State, try func(uint64, AttemptStatus) Try) (list []State) {
+	if !slices.Contains(cleansUpIn(), s.Phase) && s.Phase != PhaseInputRequired && s.Phase != PhaseObserving {
+		return nil
+	}
+	s.Intent.Offers = events.Offers{Input: true, RepeatInput: s.Intent.Promises.RepeatCancel, Cleanup: true}
+	s.Intent.Promises.RepeatCleanup = s.Intent.Promises.RepeatCancel
+	s.Input.Wanted = s.Phase == PhaseInputRequired
+	list = append(list, clone(s))
+	for _, tries := range [][]Try{nil, {try(1, AttemptOpen)}, {try(1, AttemptPresumed)}, {try(1, AttemptAmbiguous), try(2, AttemptOpen)}} {
+		s := clone(s)
+		asked := Asked{By: "team-a", At: epoch, Number: 1, Due: len(tries) == 0}
+		s.Input, s.Cleanup = Input{Asked: asked}, Cleanup{Asked: asked, JobID: "j1"}
+		s.Inputs = Tries{List: tries, Made: uint64(len(tries))}
+		s.Cleanups = s.Inputs
+		if s.Phase == PhaseInputRequired {
+			s.Cleanup, s.Cleanups = Cleanup{}, Tries{}
+		} else {
+			s.Input, s.Inputs = Input{}, Tries{}
+		}
+		list = append(list, s)
 	}
 	return list
 }
@@ -175,6 +204,7 @@ func everyFact() []events.Fact {
 		add(&events.CreateAttempted{Attempt: a}, &events.CancelAttempted{Attempt: a}, &events.ResultAttempted{Attempt: a})
 	}
 	add(&events.CleanupAttempted{Attempt: attempt}, &events.InputAttempted{Attempt: attempt}, &events.NotificationAttempted{Attempt: attempt})
+	add(&events.CleanupAttempted{Attempt: second}, &events.InputAttempted{Attempt: second})
 	for i, call := range calls {
 		throttled := call
 		throttled.Class = events.ErrorThrottled
@@ -209,6 +239,10 @@ func everyFact() []events.Fact {
 			} {
 				add(&events.CancelAnswered{Attempt: n, Outcome: o, Call: call})
 			}
+			for _, o := range []events.CallOutcome{events.CallDone, events.CallRefused, events.CallNotSent, events.CallAmbiguous, events.CallPresumed} {
+				add(&events.CleanupAnswered{Attempt: n, Outcome: o, Call: call}, &events.InputAnswered{Attempt: n, Outcome: o, Call: call})
+			}
+			add(&events.CleanupAnswered{Attempt: n, Outcome: events.CallRefused, Call: throttled}, &events.CleanupAnswered{Outcome: events.CallNotSent, Call: call})
 			for _, o := range []events.ResultOutcome{events.ResultNotSent, events.ResultAmbiguous, events.ResultPresumed, events.ResultError, "later"} {
 				add(&events.ResultFailed{Attempt: n, Outcome: o, Call: call})
 			}
@@ -247,7 +281,8 @@ func everyFact() []events.Fact {
 	}
 	add(&events.JobContested{JobID: "j1"}, &events.JobContested{JobID: "j2"},
 		&events.WebhookReceived{}, &events.WebhookReceived{JobID: "j1"}, &events.WebhookReceived{JobID: "j1", Exact: true}, &events.WebhookReceived{JobID: "j2", Exact: true},
-		&events.CancelRequested{}, &events.CleanupRequested{}, &events.InputSubmitted{})
+		&events.CancelRequested{}, &events.CleanupRequested{}, &events.InputSubmitted{},
+		&events.CleanupRequested{JobID: "j1", Claim: events.ClaimOwn}, &events.CleanupRequested{JobID: "j1", Claim: "op_other"})
 	for _, which := range []events.Deadline{events.DeadlineApproval, events.DeadlineCreate, events.DeadlineResult, events.DeadlineCancel, events.DeadlineCollect, "later"} {
 		add(&events.DeadlinePassed{Which: which})
 	}

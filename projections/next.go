@@ -21,6 +21,8 @@ const (
 	StepCancel   StepKind = "cancel"   // ask the provider to cancel
 	StepCollect  StepKind = "collect"  // fetch the result
 	StepDeadline StepKind = "deadline" // record that a deadline passed
+	StepInput    StepKind = "input"    // pass on what was answered to a job that waits
+	StepCleanup  StepKind = "cleanup"  // remove what a job left
 )
 
 // A Step is one thing that may be done from At on. A state's steps come in
@@ -31,7 +33,7 @@ type Step struct {
 	At      time.Time
 	Which   events.Deadline // of StepDeadline
 	Prompt  string          // of StepRead: due, webhook, cancel, decision, deadline
-	JobID   string          // of StepRead: the job to read
+	JobID   string          // of StepRead and StepCleanup: the job
 	Because string          // for people
 }
 
@@ -83,7 +85,7 @@ func (l *list) fill(s *State) {
 	if s.Phase == PhaseNone || s.Rulebook() > Rules {
 		return
 	}
-	if _, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() {
+	if _, t := s.Presumable(); t != nil {
 		// Whoever presumes may have a clock that is ahead of the worker's.
 		at := t.GoneAt().Add(s.Intent.Policy.ClockDifference)
 		l.put(Step{Kind: StepPresume, At: at, Because: "an attempt is open and may be running"})
@@ -112,7 +114,13 @@ func (l *list) fill(s *State) {
 		}
 		l.create(s, "the outcome of the create is unknown and the same token is safe to repeat")
 		l.lookup(s, "the outcome of the create is unknown")
-	case PhaseAccepted, PhaseObserving, PhaseInputRequired, PhaseCancelling:
+	case PhaseInputRequired:
+		l.resultDeadline(s)
+		l.prompted(s, s.Job.ID) // first: somebody says that the job may wait no longer
+		l.input(s)
+		l.due(s)
+		l.owed(s)
+	case PhaseAccepted, PhaseObserving, PhaseCancelling:
 		if s.Phase == PhaseCancelling {
 			l.deadline(s, events.DeadlineCancel, s.Dates.Cancel)
 		} else {
@@ -141,10 +149,13 @@ func (l *list) fill(s *State) {
 	case PhaseResultTimedOut, PhaseCancellationUnconfirmed:
 		l.prompted(s, s.Job.ID)
 		l.owed(s)
+		l.cleanup(s)
 	case PhaseResultUnavailable, PhaseResultValidationFailed:
 		l.owed(s)
+		l.cleanup(s)
 	case PhaseSucceeded, PhaseFailed, PhaseCancelled, PhaseAbandoned:
 		l.owed(s)
+		l.cleanup(s)
 	case PhaseNone:
 	}
 }
@@ -328,6 +339,10 @@ func (s *State) lookupAt() time.Time {
 // read follows a job we know.
 func (l *list) read(s *State) {
 	l.prompted(s, s.Job.ID)
+	l.due(s)
+}
+
+func (l *list) due(s *State) {
 	l.add(s, Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "due", At: s.readAt(), Because: "the job goes on"})
 }
 
@@ -400,6 +415,7 @@ func (l *list) quarantined(s *State) {
 		}
 	}
 	l.owed(s)
+	l.cleanup(s)
 }
 
 // owed is the one look-up for stray jobs at the settle time (rule 3).

@@ -19,7 +19,8 @@ type checker struct {
 		Helper()
 		Fatalf(format string, a ...any)
 	}
-	driven bool // the facts come from steps, not from an enemy
+	driven bool   // the facts come from steps, not from an enemy
+	over   uint64 // the newest answer that the job had when it waited no longer
 	states []State
 	bytes  [][]byte // of those states, when they were new
 }
@@ -61,7 +62,7 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 
 	// An attempt that may be running is left alone.
 	open := 0
-	for _, tries := range []Tries{after.Prepares, after.Creates, after.Cancels, after.Results} {
+	for _, tries := range []Tries{after.Prepares, after.Creates, after.Cancels, after.Results, after.Inputs, after.Cleanups} {
 		n := 0
 		for _, t := range tries.List {
 			if t.Status == AttemptOpen {
@@ -76,12 +77,13 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 	if c.driven && open > 1 {
 		bad("%d attempts are open", open)
 	}
-	if _, try := after.OpenAttempt(); try != nil && !after.Phase.Terminal() {
+	if _, try := after.Presumable(); try != nil {
 		if steps := Steps(after); len(steps) != 1 || steps[0].Kind != StepPresume || steps[0].At.Before(try.NotAfter.Add(try.Timeout)) {
 			bad("an attempt is open and the steps are %+v", steps)
 		}
 	}
 
+	c.further(before, e, after, r, bad)
 	entered := after.Phase != before.Phase || after.Quarantine != before.Quarantine
 	decided := func(kind events.DecisionKind) bool {
 		d, ok := fact.(*events.DecisionMade)
@@ -231,6 +233,66 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 	}
 }
 
+// further holds what inputs and cleanups may do: a call only where somebody asked for
+// it, a second one only where repeating is safe or nothing came of the first, none
+// that stays due and is never looked at, and nothing at all by the rules of version 1.
+func (c *checker) further(before State, e Entry, after State, r Record, bad func(string, ...any)) {
+	c.t.Helper()
+	kinds := []StepKind{}
+	for _, step := range Steps(after) {
+		kinds = append(kinds, step.Kind)
+	}
+	_, waits := after.Presumable()
+	for _, due := range []struct {
+		due  bool
+		kind StepKind
+	}{{after.Input.Due, StepInput}, {after.Cleanup.Due, StepCleanup}} {
+		if due.due && waits == nil && !slices.Contains(kinds, due.kind) || !due.due && slices.Contains(kinds, due.kind) {
+			bad("%s is due: %t, and the steps are %v", due.kind, due.due, kinds)
+		}
+	}
+	if after.Input.Due && after.Phase != PhaseInputRequired || after.Input.Wanted && after.Phase != PhaseInputRequired {
+		bad("an input is due or wanted in %s: %+v", after.Phase, after.Input)
+	}
+	if before.Phase == PhaseInputRequired && after.Phase != PhaseInputRequired {
+		c.over = after.Input.Number
+	}
+	switch e.Event.Fact.(type) {
+	case *events.InputAttempted:
+		switch {
+		case r.Verdict != Applied:
+		case before.Input.Number <= c.over:
+			bad("answer %d was permitted again after the job had gone on", before.Input.Number)
+		case before.Phase != PhaseInputRequired, !before.Input.Due, before.InputStatus() == CallDone:
+			bad("an input that is %s was permitted", before.InputStatus())
+		case len(before.Inputs.List) > 0 && !before.Intent.Offers.RepeatInput:
+			bad("an input that may have arrived was permitted again")
+		}
+	case *events.CleanupAttempted:
+		switch {
+		case r.Verdict != Applied:
+		case before.Phase.Live(), !before.Cleanup.Due, before.CleanupStatus() == CallDone, before.Quarantine == QuarantineConflict:
+			bad("a cleanup that is %s was permitted", before.CleanupStatus())
+		case len(before.Cleanups.List) > 0 && !before.Intent.Promises.RepeatCleanup:
+			bad("a cleanup that may have arrived was permitted again")
+		}
+	case *events.InputSubmitted, *events.InputAnswered, *events.CleanupRequested, *events.CleanupAnswered: // cleanups never move it, inputs by what is read then
+		if r.Row != "rule 7" && (before.Phase != after.Phase || before.Quarantine != after.Quarantine || before.Outcome != after.Outcome) {
+			bad("it moved the operation to %s %s", after.Phase, after.Outcome)
+		}
+	default: // the others are not about them
+	}
+	none := func(s State) bool {
+		return s.InputStatus() == CallNone && s.CleanupStatus() == CallNone && !s.Input.Wanted && s.Inputs.Made+s.Cleanups.Made == 0
+	}
+	if (after.Rulebook() < 2 || after.Intent.Offers == (events.Offers{})) && !none(after) {
+		bad("version %d of the rules, offers %+v: %+v %+v", after.Rulebook(), after.Intent.Offers, after.Input, after.Cleanup)
+	}
+	if want := max(1, after.Rulebook()); r.Rules != want {
+		bad("the record says rules %d, the operation keeps %d", r.Rules, want)
+	}
+}
+
 // value holds §6: Fold is deterministic, its results are values that survive
 // storage, and a repeated fact changes nothing but the count of facts.
 func (c *checker) value(before State, e Entry, after State, r Record, bad func(string, ...any)) {
@@ -330,6 +392,22 @@ func spoil(t *rapid.T, l *ledger, fact events.Fact, now time.Time) events.Fact {
 		return &events.CancelAttempted{Attempt: next(l.s.Cancels)}
 	case *events.ResultAttempted:
 		return &events.ResultAttempted{Attempt: next(l.s.Results)}
+	case *events.InputAttempted:
+		return &events.InputAttempted{Attempt: next(l.s.Inputs)}
+	case *events.CleanupAttempted:
+		return &events.CleanupAttempted{Attempt: next(l.s.Cleanups)}
+	case *events.InputAnswered:
+		g := *f
+		g.Attempt = number(l.s.Inputs)
+		call(&g.Call)
+		return &g
+	case *events.CleanupAnswered:
+		g := *f
+		g.Attempt = number(l.s.Cleanups)
+		call(&g.Call)
+		return &g
+	case *events.CleanupRequested:
+		return &events.CleanupRequested{Who: f.Who, JobID: job(), Claim: claim()}
 	case *events.CreateAnswered:
 		g := *f
 		g.Attempt, g.JobID, g.Claim = number(l.s.Creates), job(), claim()
@@ -375,8 +453,7 @@ func spoil(t *rapid.T, l *ledger, fact events.Fact, now time.Time) events.Fact {
 			Creates: rapid.Bool().Draw(t, "creates only"),
 		}
 	case *events.IntentRecorded, *events.ApprovalGranted, *events.ApprovalDenied, *events.JobContested, *events.WebhookReceived, *events.CancelRequested,
-		*events.CleanupRequested, *events.CleanupAttempted, *events.CleanupAnswered, *events.InputSubmitted, *events.InputAttempted, *events.InputAnswered,
-		*events.DeadlinePassed, *events.OperationPaused, *events.OperationResumed, *events.TagsChanged, *events.OperationLinked, *events.NotificationAttempted, *events.NotificationAnswered,
+		*events.InputSubmitted, *events.DeadlinePassed, *events.OperationPaused, *events.OperationResumed, *events.TagsChanged, *events.OperationLinked, *events.NotificationAttempted, *events.NotificationAnswered,
 		*events.Unknown:
 	}
 	return fact
@@ -397,6 +474,8 @@ func TestRulesHoldForAnyFacts(t *testing.T) {
 		events.TypePrepareAttempted, events.TypePrepareAnswered,
 		events.TypeCreateAttempted, events.TypeCreateAnswered, events.TypeCreateAnswered, events.TypeLookupAnswered, events.TypeJobObserved, events.TypeCancelRequested,
 		events.TypeCancelAttempted, events.TypeCancelAnswered, events.TypeResultCollected, events.TypeDeadlinePassed, events.TypeDecisionMade, events.TypeWebhookReceived,
+		events.TypeJobObserved, events.TypeInputSubmitted, events.TypeInputAttempted, events.TypeInputAnswered,
+		events.TypeCleanupRequested, events.TypeCleanupAttempted, events.TypeCleanupAnswered,
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		c := &checker{t: t}
@@ -404,7 +483,11 @@ func TestRulesHoldForAnyFacts(t *testing.T) {
 		l.check = c.step
 		now := epoch
 		if rapid.IntRange(0, 9).Draw(t, "no intent") > 0 {
-			l.fold(now, drawIntent(t))
+			intent := drawIntent(t)
+			if rapid.IntRange(0, 3).Draw(t, "rules of 0.1.0") == 0 {
+				intent.Rules = 1
+			}
+			l.fold(now, intent)
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "facts") {
 			now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 1, 5, 30, 90, 600, 4000, -3}).Draw(t, "seconds")) * time.Second)
@@ -516,6 +599,7 @@ func FuzzFold(f *testing.F) {
 		events.TypeObservationFailed, events.TypeJobContested, events.TypeWebhookReceived, events.TypeCancelRequested, events.TypeCancelAttempted, events.TypeCancelAnswered,
 		events.TypeResultAttempted, events.TypeResultCollected, events.TypeResultFailed, events.TypeDeadlinePassed, events.TypeDecisionMade, events.TypeStepDeferred,
 		events.TypeOperationPaused, events.TypeInputAnswered, events.TypeTagsChanged, events.TypePrepareAttempted, events.TypePrepareAnswered, events.TypeOperationLinked,
+		events.TypeInputSubmitted, events.TypeInputAttempted, events.TypeCleanupRequested, events.TypeCleanupAttempted, events.TypeCleanupAnswered,
 	}
 	// One fact is its type, the length of its data and the data.
 	pack := func(facts ...events.Fact) []byte {

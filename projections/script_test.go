@@ -130,6 +130,20 @@ func (s *script) set(words []string) {
 			p.PartialResults = on
 		case "repeat_cancel":
 			p.RepeatCancel = on
+		case "input":
+			s.intent.Offers.Input = on
+		case "repeat_input":
+			s.intent.Offers.Input, s.intent.Offers.RepeatInput = on, on
+		case "cleanup":
+			s.intent.Offers.Cleanup = on
+		case "repeat_cleanup":
+			s.intent.Offers.Cleanup, p.RepeatCleanup = on, on
+		case "rules":
+			n, err := strconv.ParseUint(value, 10, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.intent.Rules = n
 		case "repeat_result":
 			p.RepeatResult = on
 		case "prepares":
@@ -276,8 +290,25 @@ func (a args) fact(name string) events.Fact {
 		}
 	case "result.failed":
 		return &events.ResultFailed{Attempt: last(&st.Results), Outcome: events.ResultOutcome(a.outcome), Call: a.call()}
+	case "input.submitted":
+		return &events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))}
+	case "input.attempted":
+		return &events.InputAttempted{Attempt: a.attempt(&st.Inputs)}
 	case "input.answered":
-		return &events.InputAnswered{Attempt: 1, Outcome: events.CallOutcome(a.outcome)}
+		return &events.InputAnswered{Attempt: a.num("n", max(st.Inputs.Made, 1)), Outcome: events.CallOutcome(a.outcome), Call: a.call()}
+	case "cleanup.requested":
+		f := &events.CleanupRequested{Who: "team-a", JobID: st.Job.ID, Claim: events.ClaimOwn}
+		if a.has("job") {
+			f.JobID = a.m["job"]
+		}
+		if a.has("claim") {
+			f.Claim = a.m["claim"]
+		}
+		return f
+	case "cleanup.attempted":
+		return &events.CleanupAttempted{Attempt: a.attempt(&st.Cleanups)}
+	case "cleanup.answered":
+		return &events.CleanupAnswered{Attempt: last(&st.Cleanups), Outcome: events.CallOutcome(a.outcome), Call: a.call()}
 	case "deadline.passed":
 		return &events.DeadlinePassed{Which: events.Deadline(a.outcome)}
 	case "decision":
@@ -391,6 +422,15 @@ func (s *script) expectation(r Record) string {
 	}
 	if len(st.Candidates) > 0 {
 		b.WriteString(" | candidates " + strings.Join(st.Candidates, " "))
+	}
+	if status := st.InputStatus(); status != CallNone {
+		fmt.Fprintf(&b, " | input %d %s", st.Input.Number, status)
+	}
+	if st.Input.Wanted {
+		b.WriteString(" | input wanted")
+	}
+	if status := st.CleanupStatus(); status != CallNone {
+		fmt.Fprintf(&b, " | cleanup %d of %s %s", st.Cleanup.Number, st.Cleanup.JobID, status)
 	}
 	if len(st.Strays) > 0 {
 		b.WriteString(" | strays " + strings.Join(st.Strays, " "))

@@ -16,9 +16,9 @@ import (
 	"github.com/counterfoil/counterfoil/internal/codec"
 )
 
-// Rules is the version of the fold's rules in this package. An operation keeps
-// the version its intent names for its whole life.
-const Rules = 1
+// Rules is the newest version of the fold's rules in this package. An operation
+// keeps the version its intent names for its whole life, see [RulesFor].
+const Rules = 2
 
 // Phase is the local state of an operation.
 type Phase string
@@ -571,6 +571,10 @@ type State struct {
 	Later []events.Link // the newest operations that name this one, oldest first
 
 	Approval Approval
+	Input    Input
+	Inputs   Tries // of the newest answer
+	Cleanup  Cleanup
+	Cleanups Tries // of the newest cleanup
 
 	Extra codec.Extra
 }
@@ -622,6 +626,10 @@ func (s *State) Fields(v *codec.Visitor) {
 	codec.Uints(v, "fi", &s.Recent)
 	codec.List(v, "la", &s.Later)
 	codec.Nested(v, "ap", &s.Approval)
+	codec.Nested(v, "in", &s.Input)
+	codec.Nested(v, "it", &s.Inputs)
+	codec.Nested(v, "cu", &s.Cleanup)
+	codec.Nested(v, "ct", &s.Cleanups)
 	codec.Rest(v, &s.Extra)
 }
 
@@ -644,7 +652,49 @@ func (s *State) OpenAttempt() (events.Type, *Try) {
 	if t := s.Results.Open(); t != nil {
 		return events.TypeResultAttempted, t
 	}
+	if t := s.Inputs.Open(); t != nil {
+		return events.TypeInputAttempted, t
+	}
+	if t := s.Cleanups.Open(); t != nil {
+		return events.TypeCleanupAttempted, t
+	}
 	return "", nil
+}
+
+// Presumable gives the call that is waited for until its owner cannot be running any
+// more. Of an operation that has ended only an input or a cleanup is: what became of
+// the others, a look-up tells.
+func (s *State) Presumable() (events.Type, *Try) {
+	if !s.Phase.Terminal() {
+		return s.OpenAttempt()
+	}
+	if t := s.Inputs.Open(); t != nil {
+		return events.TypeInputAttempted, t
+	}
+	if t := s.Cleanups.Open(); t != nil {
+		return events.TypeCleanupAttempted, t
+	}
+	return "", nil
+}
+
+// Opened gives the call that a permit of this type allows and that may still be
+// running.
+func (s *State) Opened(permit events.Type) *Try {
+	switch permit {
+	case events.TypePrepareAttempted:
+		return s.Prepares.Open()
+	case events.TypeCreateAttempted:
+		return s.Creates.Open()
+	case events.TypeCancelAttempted:
+		return s.Cancels.Open()
+	case events.TypeResultAttempted:
+		return s.Results.Open()
+	case events.TypeInputAttempted:
+		return s.Inputs.Open()
+	case events.TypeCleanupAttempted:
+		return s.Cleanups.Open()
+	}
+	return nil
 }
 
 // TraceID is the W3C trace id that every call of the operation carries, 32

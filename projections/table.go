@@ -740,7 +740,61 @@ var transitions = []Row{
 	},
 	{
 		ID: "41", From: []Phase{PhaseInputRequired}, On: []Trigger{"input.answered"},
-		Then: func(f *folding) { f.prompt("input") },
+		When: func(f *folding) bool { return !f.s.takesInput() || f.permitted() },
+		Then: func(f *folding) {
+			if !f.s.Input.Due { // nothing of it left
+				f.prompt("input")
+			}
+		},
+	},
+	{
+		ID: "41a", From: []Phase{PhaseInputRequired}, On: []Trigger{"input.submitted"},
+		When: func(f *folding) bool {
+			ok, why := TakesInput(*f.s)
+			if !ok && f.s.takesInput() {
+				f.reason = why
+			}
+			return ok
+		},
+		Then: (*folding).takeInput,
+	},
+	{
+		ID: "41b", From: []Phase{PhaseInputRequired}, On: []Trigger{"input.attempted"},
+		When: func(f *folding) bool { return f.s.takesInput() && f.maySend(&f.s.Input.Asked, &f.s.Inputs) },
+		Then: func(f *folding) {
+			f.open(&f.s.Inputs, f.fact.(*events.InputAttempted).Attempt)
+			f.s.Input.Due, f.s.Input.Wanted = false, false
+		},
+	},
+	{
+		ID: "42", From: cleansUpIn(), On: []Trigger{"cleanup.requested"},
+		When: func(f *folding) bool {
+			c := f.fact.(*events.CleanupRequested)
+			ok, why := TakesCleanup(*f.s, c.JobID)
+			if ok && c.Claim != events.ClaimOwn { // rule 4
+				ok, why = false, ReasonJobOwned
+			}
+			if !ok && f.s.takesCleanup() {
+				f.reason = why
+			}
+			return ok
+		},
+		Then: (*folding).takeCleanup,
+	},
+	{
+		ID: "42a", From: cleansUpIn(), On: []Trigger{"cleanup.attempted"},
+		When: func(f *folding) bool {
+			return f.s.takesCleanup() && f.s.cleansUp() && f.maySend(&f.s.Cleanup.Asked, &f.s.Cleanups)
+		},
+		Then: func(f *folding) {
+			f.open(&f.s.Cleanups, f.fact.(*events.CleanupAttempted).Attempt)
+			f.s.Cleanup.Due = false
+		},
+	},
+	{
+		ID: "42b", From: cleansUpIn(), On: []Trigger{"cleanup.answered"},
+		When: func(f *folding) bool { return f.s.takesCleanup() && f.permitted() },
+		Then: func(*folding) {}, // closing the attempt took it
 	},
 	{
 		ID: "0", On: []Trigger{"tags.changed"},

@@ -27,7 +27,10 @@ type Dialect string
 // relative links may lead anywhere.
 const (
 	// Example honours the header Idempotency-Key: a second create with it
-	// gets the first job, replayed:true. A create without it makes a job.
+	// gets the first job, replayed:true. A create without it makes a job. A job
+	// that is waiting shows a question and goes on with POST /v1/jobs/{id}/input
+	// (200 {job_id, state}, again for a key it has taken, else 409 not_waiting);
+	// DELETE /v1/jobs/{id} removes one that has ended (204, else 409 not_ended).
 	Example Dialect = "example"
 	// ExampleLookup ignores keys. GET /v1/jobs?client_reference=R gives
 	// {jobs:[{job_id, state, created_at, client_reference, status_url}]} and
@@ -92,7 +95,7 @@ func (m *Mount) route(c *call) route {
 		return m.routeReporting(seg, get, post, c.entry.Host)
 	case Example, ExampleLookup, ExampleAsk, Replicate, Recorded:
 	}
-	if r := m.routeV1(seg, get, post); r.found || r.call == List {
+	if r := m.routeV1(seg, c.entry.Method, get, post); r.found || r.call == List {
 		return r
 	}
 	if last := seg[len(seg)-1]; get && m.jobs[last] != nil {
@@ -102,7 +105,7 @@ func (m *Mount) route(c *call) route {
 }
 
 // routeV1 knows the documented paths.
-func (m *Mount) routeV1(seg []string, get, post bool) route {
+func (m *Mount) routeV1(seg []string, method string, get, post bool) route {
 	if len(seg) < 2 || seg[0] != "v1" {
 		return route{call: Other}
 	}
@@ -123,6 +126,10 @@ func (m *Mount) routeV1(seg []string, get, post bool) route {
 		return route{call: Status, id: seg[1], found: true}
 	case len(seg) == 3 && seg[0] == collection && seg[2] == "cancel" && post:
 		return route{call: Cancel, id: seg[1], found: true}
+	case len(seg) == 3 && seg[0] == collection && seg[2] == "input" && post && m.dialect == Example:
+		return route{call: Input, id: seg[1], found: true}
+	case len(seg) == 2 && seg[0] == collection && method == http.MethodDelete && m.dialect == Example:
+		return route{call: Cleanup, id: seg[1], found: true}
 	case len(seg) == 3 && seg[0] == collection && seg[2] == "result" && get && m.dialect != Replicate:
 		return route{call: Result, id: seg[1], found: true}
 	}
@@ -154,7 +161,7 @@ func (c *call) perform() reply {
 	if !c.route.found {
 		return m.refuse(http.StatusNotFound, "not_found", "there is nothing at this path")
 	}
-	one := c.route.call == Status || c.route.call == Cancel || c.route.call == Result
+	one := slices.Contains([]Call{Status, Cancel, Input, Cleanup, Result}, c.route.call)
 	if one && (c.job == nil || c.job.gone) {
 		return m.refuse(http.StatusNotFound, "job_not_found", "no such job")
 	}
@@ -184,6 +191,10 @@ func (c *call) perform() reply {
 		return c.list()
 	case Cancel:
 		return c.cancel()
+	case Input:
+		return c.answer()
+	case Cleanup:
+		return c.cleanup()
 	case Result:
 		switch {
 		case m.dialect == OpenAIBatches:
@@ -339,6 +350,9 @@ func (c *call) view(j *job) document {
 	doc.set("progress", j.progress())
 	if j.reference != "" {
 		doc.set("client_reference", j.reference)
+	}
+	if j.waits() {
+		doc.set("question", fmt.Sprintf("Go on? (question %d)", len(j.inputs)+1))
 	}
 	if j.state == Failed {
 		var e document
@@ -564,6 +578,46 @@ func (c *call) list() reply {
 		doc.set("next", next)
 	}
 	return reply{status: http.StatusOK, doc: doc}
+}
+
+// answer lets a job that waits go on, once for each key.
+func (c *call) answer() reply {
+	m, j, now := c.mount, c.job, c.sim.now()
+	key := c.header.Get("Idempotency-Key")
+	var object map[string]json.RawMessage
+	switch {
+	case key != "" && j.keys[key]:
+		c.entry.Replayed = true
+		rep := c.acknowledged(j, j.state)
+		rep.status = http.StatusOK
+		return rep
+	case json.Unmarshal(c.body, &object) != nil || object == nil:
+		return m.refuse(http.StatusBadRequest, "invalid_body", "the body must be a JSON object")
+	case j.state != Waiting:
+		return m.refuse(http.StatusConflict, "not_waiting", "the job waits for nothing")
+	}
+	if j.keys == nil {
+		j.keys = map[string]bool{}
+	}
+	j.keys[key] = true
+	j.inputs = append(j.inputs, string(c.body))
+	if j.step+1 < len(j.plan.Steps) {
+		j.step++
+		j.enter(j.plan.Steps[j.step].State, now)
+	}
+	rep := c.acknowledged(j, j.state)
+	rep.status = http.StatusOK
+	return rep
+}
+
+// cleanup removes a job that has ended, with its result.
+func (c *call) cleanup() reply {
+	if !Terminal(c.job.state) {
+		return c.mount.refuse(http.StatusConflict, "not_ended", "the job has not ended")
+	}
+	c.job.gone = true
+	c.job.cleanups++
+	return reply{status: http.StatusNoContent}
 }
 
 // refuse is an error in the provider's form.

@@ -25,6 +25,7 @@ const (
 	Partial    = "partial"
 	Expired    = "expired"
 	Aborted    = "aborted"
+	Waiting    = "waiting" // Example: for an input, however long
 )
 
 // Terminal says whether a job in this state has ended.
@@ -140,6 +141,8 @@ type Job struct {
 	Reads     int      // status reads
 	Fetches   int      // results given out
 	Cancels   int      // cancels that reached the job
+	Inputs    []string // answers the job has taken, in order
+	Cleanups  int      // cleanups that removed the job, which is one at most
 	Gone      bool     // the provider has forgotten it
 	Planted   bool     // made by Plant, not by a call
 }
@@ -171,6 +174,9 @@ type job struct {
 	fetches   int
 	fetched   map[string]bool // OpenAIBatches: the files given out
 	cancels   int
+	inputs    []string
+	keys      map[string]bool // Idempotency-Keys of inputs
+	cleanups  int
 
 	// The courier's mailbox: state changes not yet turned into events.
 	outbox   []Change
@@ -315,11 +321,14 @@ func (j *job) next() (time.Time, bool) {
 		return time.Time{}, false
 	case !j.cancelAt.IsZero():
 		return j.cancelAt, true
-	case j.frozen || j.step+1 >= len(j.plan.Steps):
+	case j.frozen || j.waits() || j.step+1 >= len(j.plan.Steps):
 		return time.Time{}, false
 	}
 	return j.changes[len(j.changes)-1].At.Add(j.plan.Steps[j.step+1].After), true
 }
+
+// waits says whether the job goes on only with an input.
+func (j *job) waits() bool { return j.mount.dialect == Example && j.state == Waiting }
 
 // take makes the next change.
 func (j *job) take(at time.Time) {
@@ -327,7 +336,7 @@ func (j *job) take(at time.Time) {
 	case Terminal(j.state):
 	case !j.cancelAt.IsZero():
 		j.enter(Cancelled, at)
-	case j.frozen || j.step+1 >= len(j.plan.Steps):
+	case j.frozen || j.waits() || j.step+1 >= len(j.plan.Steps):
 	default:
 		j.step++
 		j.enter(j.plan.Steps[j.step].State, at)
@@ -365,7 +374,7 @@ func (j *job) snapshot() Job {
 		Mount: j.mount.base, ID: j.id, Token: j.token, Reference: j.reference, Key: j.key,
 		Callback: j.callback, Body: j.body, State: j.state, CreatedAt: j.created,
 		Changes: append([]Change(nil), j.changes...),
-		Reads:   j.reads, Fetches: j.fetches, Cancels: j.cancels, Gone: j.gone, Planted: j.planted,
+		Reads:   j.reads, Fetches: j.fetches, Cancels: j.cancels, Inputs: slices.Clone(j.inputs), Cleanups: j.cleanups, Gone: j.gone, Planted: j.planted,
 	}
 }
 

@@ -23,6 +23,8 @@ const (
 	List    Call = "list"
 	Result  Call = "result"
 	Cancel  Call = "cancel"
+	Input   Call = "input"
+	Cleanup Call = "cleanup"
 	Other   Call = "other"
 	Any     Call = "any"
 	Webhook Call = "webhook"

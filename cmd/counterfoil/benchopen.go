@@ -203,7 +203,7 @@ func (f *filler) add(ctx context.Context, from, n int) (ids []string, err error)
 		intents[i] = &events.IntentRecorded{
 			Principal: firstPrincipal, Provider: "example", Account: ingest.DefaultAccount, Contract: f.contract.Digest,
 			Fingerprint: fingerprint, PayloadSize: uint64(len(params)), Token: token, ClientReference: reference,
-			Deadlines: f.deadlines, Policy: f.policy, Promises: f.contract.Promises(false), Rules: projections.Rules,
+			Deadlines: f.deadlines, Policy: f.policy, Promises: f.contract.Promises(false), Offers: f.contract.Offers(), Rules: projections.RulesFor(f.contract.Offers()),
 		}
 	}
 	digests, err := journal.FillPayloads(ctx, f.nats, payloads)

@@ -244,7 +244,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Provider: s.Provider, Account: s.Account, Contract: c.Digest,
 		Fingerprint: fingerprint, PayloadSize: uint64(len(s.Params)), Token: token, ClientReference: reference,
 		Replaces: s.Replaces, RetryOf: s.RetryOf, Adopt: s.Adopt, Reference: s.Reference, NotBefore: s.NotBefore, Expect: s.Expect, MaxCost: s.MaxCost, Tags: s.Tags,
-		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
+		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.RulesFor(c.Offers()), Offers: c.Offers(),
 	}
 	p.intent.Cost, p.intent.CostUnit = cost, unit
 	v.demand(r.Caller, s, p.intent)

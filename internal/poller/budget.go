@@ -366,6 +366,10 @@ func timeoutOf(effect workflow.Effect) time.Duration {
 		return e.Attempt.Timeout
 	case workflow.SendCancel:
 		return e.Attempt.Timeout
+	case workflow.SendInput:
+		return e.Attempt.Timeout
+	case workflow.SendCleanup:
+		return e.Attempt.Timeout
 	case workflow.ReadStatus:
 		return e.Timeout
 	case workflow.LookUp:

@@ -143,12 +143,16 @@ func (c *calls) without(s projections.State, d workflow.Decision) workflow.Decis
 	if deferred, ok := d.Fact.(*events.StepDeferred); ok {
 		deferred.Reason, deferred.Detail = events.DeferNoContract, call.Message
 	}
+	if untried, ok := d.Fact.(*events.CleanupAnswered); ok && untried.Outcome == events.CallNotSent {
+		untried.Call = call
+		untried.LeftAt = time.Time{} // nothing did
+	}
 	switch effect := d.Effect.(type) {
 	case workflow.ReadStatus:
 		d.Fact, d.Effect = &events.ObservationFailed{JobID: effect.JobID, Prompt: effect.Prompt, Call: call}, nil
 	case workflow.LookUp:
 		d.Fact, d.Effect = &events.LookupAnswered{Outcome: events.LookupFailed, Call: call}, nil
-	case nil, workflow.SendPrepare, workflow.SendCreate, workflow.SendCancel, workflow.CollectResult:
+	case nil, workflow.SendPrepare, workflow.SendCreate, workflow.SendCancel, workflow.SendInput, workflow.SendCleanup, workflow.CollectResult:
 		// Without a credential none of these is decided on.
 	}
 	return d
@@ -291,6 +295,10 @@ func repeatable(p events.Promises, step projections.StepKind) bool {
 		return p.RepeatCancel
 	case projections.StepCollect:
 		return p.RepeatResult
+	case projections.StepInput: // an answer may come twice, and a second question be taken for the first
+		return false
+	case projections.StepCleanup:
+		return p.RepeatCleanup
 	case projections.StepPresume, projections.StepLookup, projections.StepRead, projections.StepDeadline:
 	}
 	return false
@@ -450,8 +458,8 @@ func (p *Poller) permit(ctx context.Context, s projections.State, fact events.Fa
 	if err != nil || outcome != journal.Stored {
 		return s, false, err
 	}
-	kind, open := s.OpenAttempt()
-	return s, open != nil && kind == fact.Type() && open.Number == a.Number && open.Owner == a.Owner, nil
+	open := s.Opened(fact.Type())
+	return s, open != nil && open.Number == a.Number && open.Owner == a.Owner, nil
 }
 
 // presumed says whether this worker's own attempt was given up for dead before

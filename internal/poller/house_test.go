@@ -256,7 +256,7 @@ func newHouse(t *testing.T, c changes) *house {
 	}
 	intent := &events.IntentRecorded{
 		Principal: "team-a", Provider: "example", Account: "main", Rules: projections.Rules, Payload: payload,
-		Token: "tok-1", ClientReference: "ref-1", Promises: h.contract.Promises(false),
+		Token: "tok-1", ClientReference: "ref-1", Promises: h.contract.Promises(false), Offers: h.contract.Offers(),
 	}
 	if intent.Deadlines, err = h.contract.Deadlines(events.Deadlines{}); err != nil {
 		t.Fatal(err)

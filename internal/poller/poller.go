@@ -489,6 +489,10 @@ func (p *Poller) perform(ctx context.Context, s projections.State, c *calls, d w
 		return p.create(ctx, s, c, effect)
 	case workflow.SendCancel:
 		return p.cancel(ctx, s, c, effect)
+	case workflow.SendInput:
+		return p.input(ctx, s, c, effect)
+	case workflow.SendCleanup:
+		return p.cleanup(ctx, s, c, effect)
 	case workflow.ReadStatus:
 		return p.read(ctx, s, c, effect)
 	case workflow.LookUp:

@@ -141,6 +141,19 @@ type SendCreate struct {
 // SendCancel asks the provider to cancel.
 type SendCancel struct{ Attempt events.Attempt }
 
+// SendInput passes on what was answered to a job that waits.
+type SendInput struct {
+	Attempt events.Attempt
+	Payload events.Digest // the answer
+	Number  uint64        // which of the operation's answers it is, from 1
+}
+
+// SendCleanup removes what a job left.
+type SendCleanup struct {
+	Attempt events.Attempt
+	JobID   string
+}
+
 // ReadStatus reads the job's status.
 type ReadStatus struct {
 	JobID   string
@@ -162,6 +175,8 @@ type CollectResult struct {
 func (SendPrepare) effect()   {}
 func (SendCreate) effect()    {}
 func (SendCancel) effect()    {}
+func (SendInput) effect()     {}
+func (SendCleanup) effect()   {}
 func (ReadStatus) effect()    {}
 func (LookUp) effect()        {}
 func (CollectResult) effect() {}
@@ -177,7 +192,7 @@ const lastReadTimeout = 2 * time.Second
 // the first that is still possible; a late worker may find that the first is
 // not, and then gets the next, or the time of the next.
 func Decide(s projections.State, w World) Decision {
-	if kind, t := s.OpenAttempt(); t != nil && !s.Phase.Terminal() && w.Gone != nil && w.Gone(t.Owner) {
+	if kind, t := s.Presumable(); t != nil && w.Gone != nil && w.Gone(t.Owner) {
 		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
 		return Decision{Step: step, Fact: presume(&s, kind, t, true)}
 	}
@@ -223,7 +238,7 @@ func resting(w World, step projections.Step) (Decision, bool) {
 // changes says whether the step calls for something that has side effects.
 func changes(s *projections.State, step projections.Step) bool {
 	switch step.Kind {
-	case projections.StepPrepare, projections.StepCreate, projections.StepCancel:
+	case projections.StepPrepare, projections.StepCreate, projections.StepCancel, projections.StepInput, projections.StepCleanup:
 		return true
 	case projections.StepCollect:
 		return !s.Intent.Promises.RepeatResult
@@ -236,7 +251,7 @@ func possible(s *projections.State, w World, step projections.Step) (Decision, b
 	timeout := s.Intent.Policy.RequestTimeout
 	switch step.Kind {
 	case projections.StepPresume:
-		kind, t := s.OpenAttempt()
+		kind, t := s.Presumable()
 		return Decision{Step: step, Fact: presume(s, kind, t, false)}, true
 	case projections.StepDeadline:
 		return Decision{Step: step, Fact: &events.DeadlinePassed{Which: step.Which}}, true
@@ -287,6 +302,34 @@ func possible(s *projections.State, w World, step projections.Step) (Decision, b
 		}
 		a := attempt(s.Cancels.Made+1, w, notAfter, timeout)
 		return Decision{Step: step, Fact: &events.CancelAttempted{Attempt: a}, Effect: SendCancel{Attempt: a}}, true
+	case projections.StepInput:
+		if w.Target.Missing != "" {
+			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
+		}
+		// An answer that leaves after the deadline would be one to a job that
+		// nobody watches.
+		notAfter := w.Now.Add(timeout)
+		if end := s.Dates.Result; !end.IsZero() {
+			notAfter = earliest(notAfter, end.Add(-s.Intent.Policy.ClockDifference))
+		}
+		if !notAfter.After(w.Now) {
+			return Decision{}, false
+		}
+		a := attempt(s.Inputs.Made+1, w, notAfter, timeout)
+		return Decision{
+			Step: step, Fact: &events.InputAttempted{Attempt: a},
+			Effect: SendInput{Attempt: a, Payload: s.Input.Payload, Number: s.Input.Number},
+		}, true
+	case projections.StepCleanup:
+		if w.Target.Missing != "" {
+			// No deadline ends the tries of an operation that has ended, so each in
+			// vain is recorded and counted.
+			return Decision{Step: step, Fact: &events.CleanupAnswered{Outcome: events.CallNotSent, Call: events.Call{
+				AsOf: s.Sequence, Class: events.ErrorNoCredential, Code: string(events.DeferNoCredential), Message: w.Target.Missing,
+			}}}, true
+		}
+		a := attempt(s.Cleanups.Made+1, w, w.Now.Add(timeout), timeout)
+		return Decision{Step: step, Fact: &events.CleanupAttempted{Attempt: a}, Effect: SendCleanup{Attempt: a, JobID: step.JobID}}, true
 	case projections.StepCollect:
 		if w.Target.Missing != "" {
 			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
@@ -455,6 +498,10 @@ func presume(s *projections.State, kind events.Type, t *projections.Try, gone bo
 		return &events.CancelAnswered{Attempt: t.Number, Outcome: events.CancelPresumed, Call: call}
 	case events.TypeResultAttempted:
 		return &events.ResultFailed{Attempt: t.Number, Outcome: events.ResultPresumed, Call: call}
+	case events.TypeInputAttempted:
+		return &events.InputAnswered{Attempt: t.Number, Outcome: events.CallPresumed, Call: call}
+	case events.TypeCleanupAttempted:
+		return &events.CleanupAnswered{Attempt: t.Number, Outcome: events.CallPresumed, Call: call}
 	default:
 		return &events.CreateAnswered{Attempt: t.Number, Outcome: events.CreatePresumed, OwnerGone: gone, Call: call}
 	}

@@ -130,6 +130,22 @@ func collecting(y *story, change ...func(*events.IntentRecorded)) {
 	y.observed(events.ClassSucceeded)
 }
 
+// asked is a job that waits, and gets an answer.
+func asked(y *story, change ...func(*events.IntentRecorded)) {
+	accepted(y, append(change, offering)...)
+	y.observed(events.ClassInputRequired)
+	y.put(&events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))})
+}
+
+// left is a job that has ended, of which a cleanup was asked for.
+func left(y *story, change ...func(*events.IntentRecorded)) {
+	accepted(y, append(change, offering)...)
+	y.observed(events.ClassFailed)
+	y.put(&events.CleanupRequested{Who: "team-a", JobID: "j-1", Claim: events.ClaimOwn})
+}
+
+func offering(i *events.IntentRecorded) { i.Offers = events.Offers{Input: true, Cleanup: true} }
+
 func cancelling(y *story, change ...func(*events.IntentRecorded)) {
 	accepted(y, change...)
 	y.put(&events.CancelRequested{Who: "team-a"}, &events.CancelAttempted{Attempt: permit(1, y.at)})
@@ -182,6 +198,14 @@ func describe(d workflow.Decision) string {
 		add("permit %s", attempt(f.Attempt))
 	case *events.ResultAttempted:
 		add("permit %s", attempt(f.Attempt))
+	case *events.InputAttempted:
+		add("permit %s", attempt(f.Attempt))
+	case *events.CleanupAttempted:
+		add("permit %s", attempt(f.Attempt))
+	case *events.InputAnswered:
+		add("%s/%s #%d", projections.TriggerOf(f), f.Outcome, f.Attempt)
+	case *events.CleanupAnswered:
+		add("%s/%s #%d: %s, %s", projections.TriggerOf(f), f.Outcome, f.Attempt, f.Class, f.Message)
 	case *events.CreateAnswered:
 		add("%s #%d gone=%v", projections.TriggerOf(f), f.Attempt, f.OwnerGone)
 	case *events.CancelAnswered:
@@ -211,6 +235,10 @@ func describe(d workflow.Decision) string {
 		}
 	case workflow.SendCancel:
 		add("send cancel")
+	case workflow.SendInput:
+		add("send input %d", e.Number)
+	case workflow.SendCleanup:
+		add("send cleanup of %s", e.JobID)
 	case workflow.ReadStatus:
 		add("read %s for %s within %s", e.JobID, e.Prompt, e.Timeout)
 		if e.Claim {
@@ -484,6 +512,27 @@ func TestDecide(t *testing.T) {
 		{"abandoned", projections.PhaseAbandoned, func(y *story) { pending(y); y.put(abandon(y)) }, time.Hour, nil, "nothing"},
 		{"abandoned: looks once more for strays", projections.PhaseAbandoned, func(y *story) { unknown(y); y.put(abandon(y)) }, time.Hour, nil, "lookup; look up within 30s"},
 		{"abandoned: strays elsewhere", projections.PhaseAbandoned, func(y *story) { unknown(y); y.put(abandon(y)) }, time.Hour, rotated, "lookup; lookup.answered/failed: policy, credential differs from the unresolved attempt's"},
+		{"input: passed on", projections.PhaseInputRequired, func(y *story) { asked(y) }, time.Second, nil, "input; permit #1 not after 31s; send input 1"},
+		{"input: not after the result deadline", projections.PhaseInputRequired, func(y *story) { asked(y, skew(5*time.Second)) }, 4*time.Hour - 20*time.Second, nil, "input; permit #1 not after 3h59m55s; send input 1"},
+		{"input: too late to leave", projections.PhaseInputRequired, func(y *story) { asked(y, skew(5*time.Second)) }, 4*time.Hour - 2*time.Second, nil, "read; read j-1 for due within 2s"},
+		{"input: no credential", projections.PhaseInputRequired, func(y *story) { asked(y) }, time.Second, missing, "input; deferred until 2s: credential_missing, no key"},
+		{"input: held", projections.PhaseInputRequired, func(y *story) { asked(y) }, time.Second, func(w *workflow.World) { w.Held = true }, "held; wait until 10s"},
+		{"input: on hold as cancels are", projections.PhaseInputRequired, func(y *story) { asked(y) }, time.Second, func(w *workflow.World) {
+			w.Hold = workflow.Hold{Scope: workflow.HoldAll, Reason: events.DeferHold}
+		}, "input; deferred until 1h0m1s: provider_on_hold, "},
+		{"input: creates alone on hold", projections.PhaseInputRequired, func(y *story) { asked(y) }, time.Second, func(w *workflow.World) {
+			w.Hold = workflow.Hold{Scope: workflow.HoldCreates, Reason: events.DeferHold}
+		}, "input; permit #1 not after 31s; send input 1"},
+		{"input: its owner is gone", projections.PhaseInputRequired, func(y *story) { asked(y); y.put(&events.InputAttempted{Attempt: permit(1, 0)}) }, time.Second, dead, "presume; input.answered/presumed #1"},
+		{"input: may be running", projections.PhaseInputRequired, func(y *story) { asked(y); y.put(&events.InputAttempted{Attempt: permit(1, 0)}) }, time.Second, nil, "wait until 1m5s"},
+		{"cleanup: of one that has ended", projections.PhaseFailed, func(y *story) { left(y) }, time.Second, nil, "cleanup; permit #1 not after 31s; send cleanup of j-1"},
+		{"cleanup: no credential", projections.PhaseFailed, func(y *story) { left(y) }, time.Second, missing, "cleanup; cleanup.answered/not_sent #0: no_credential, no key"},
+		{"cleanup: on hold as cancels are", projections.PhaseFailed, func(y *story) { left(y) }, time.Second, func(w *workflow.World) {
+			w.Hold = workflow.Hold{Scope: workflow.HoldAll, Reason: events.DeferHold}
+		}, "cleanup; deferred until 1h0m1s: provider_on_hold, "},
+		{"cleanup: held", projections.PhaseFailed, func(y *story) { left(y) }, time.Second, func(w *workflow.World) { w.Held = true }, "held"},
+		{"cleanup: its owner is gone", projections.PhaseFailed, func(y *story) { left(y); y.put(&events.CleanupAttempted{Attempt: permit(1, 0)}) }, time.Second, dead, "presume; cleanup.answered/presumed #1: unanswered, no answer was recorded by poller-1/old, and the request may have arrived"},
+		{"cleanup: may be running", projections.PhaseFailed, func(y *story) { left(y); y.put(&events.CleanupAttempted{Attempt: permit(1, 0)}) }, time.Minute, nil, "wait until 1m5s"},
 		{"abandoned with an attempt open: nobody need wait for it", projections.PhaseAbandoned, func(y *story) { pending(y); y.put(attempted(1, 0)); y.put(abandon(y)) }, time.Second, dead, "wait until 1m20s"},
 	}
 	phases, kinds := map[projections.Phase]bool{}, map[projections.StepKind]bool{}
@@ -516,7 +565,7 @@ func TestDecide(t *testing.T) {
 	}
 	for _, k := range []projections.StepKind{
 		projections.StepPresume, projections.StepCreate, projections.StepLookup, projections.StepRead,
-		projections.StepCancel, projections.StepCollect, projections.StepDeadline,
+		projections.StepCancel, projections.StepCollect, projections.StepDeadline, projections.StepInput, projections.StepCleanup,
 	} {
 		if !kinds[k] {
 			t.Errorf("no case for step %s", k)

@@ -1,6 +1,7 @@
 package workflow_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func drawStory(t *rapid.T) *story {
 	p.Lookup = rapid.SampledFrom([]events.Lookup{events.LookupNone, events.LookupCandidates, events.LookupExact}).Draw(t, "lookup")
 	p.LookupConclusive = p.Lookup == events.LookupExact && flag.Draw(t, "conclusive")
 	p.TokenWindow = rapid.SampledFrom([]time.Duration{0, 3 * time.Minute}).Draw(t, "window")
-	for _, b := range []*bool{&p.RepeatResult, &p.RepeatCancel, &p.HasResult, &p.PartialResults, &p.WebhookNamesJob, &p.RefusalIsProof} {
+	for _, b := range []*bool{&p.RepeatResult, &p.RepeatCancel, &p.HasResult, &p.PartialResults, &p.WebhookNamesJob, &p.RefusalIsProof, &i.Offers.Input, &i.Offers.RepeatInput, &i.Offers.Cleanup, &p.RepeatCleanup} {
 		*b = flag.Draw(t, "promise")
 	}
 	p.Prepares = rapid.SampledFrom([]uint64{0, 0, 1}).Draw(t, "prepares")
@@ -32,7 +33,7 @@ func drawStory(t *rapid.T) *story {
 			events.PrepareDone, events.PrepareDone, events.PrepareAmbiguous, events.PrepareNotSent,
 		}).Draw(t, "prepare"), Call: y.heard("")})
 	}
-	switch begin := rapid.IntRange(0, 4).Draw(t, "begins"); begin {
+	switch begin := rapid.IntRange(0, 6).Draw(t, "begins"); begin {
 	case 0:
 	case 1:
 		y.put(attempted(1, 0))
@@ -46,10 +47,31 @@ func drawStory(t *rapid.T) *story {
 		if begin == 4 {
 			y.observed(events.ClassSucceeded)
 		}
+		if begin == 5 {
+			y.observed(events.ClassInputRequired)
+			y.put(&events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))})
+		}
+		if begin == 6 {
+			y.observed(events.ClassCancelled)
+			y.put(&events.CleanupRequested{Who: "team-a", JobID: y.s.Job.ID, Claim: events.ClaimOwn})
+		}
 	}
 	for range rapid.IntRange(0, 14).Draw(t, "facts") {
 		y.at += rapid.SampledFrom([]time.Duration{0, time.Second, 20 * time.Second, time.Minute, 40 * time.Minute}).Draw(t, "passes")
-		switch rapid.IntRange(0, 11).Draw(t, "fact") {
+		switch rapid.IntRange(0, 15).Draw(t, "fact") {
+		case 12:
+			y.observed(events.ClassInputRequired)
+			y.put(&events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))})
+		case 13:
+			y.put(&events.CleanupRequested{Who: "team-a", JobID: y.s.Job.ID, Claim: events.ClaimOwn})
+		case 14:
+			y.put(&events.InputAnswered{Attempt: y.s.Inputs.Made, Call: y.heard(""), Outcome: rapid.SampledFrom([]events.CallOutcome{
+				events.CallDone, events.CallAmbiguous, events.CallNotSent,
+			}).Draw(t, "input")})
+		case 15:
+			y.put(&events.CleanupAnswered{Attempt: y.s.Cleanups.Made, Call: y.heard(""), Outcome: rapid.SampledFrom([]events.CallOutcome{
+				events.CallDone, events.CallAmbiguous, events.CallNotSent,
+			}).Draw(t, "cleanup")})
 		case 0, 1, 2, 3:
 			w := drawWorld(t, y)
 			w.Now = epoch.Add(y.at)
@@ -200,7 +222,7 @@ func TestEffectsNeedPermits(t *testing.T) {
 			check(t, prepared, workflow.World{Now: now, Owner: "poller-2/new", Target: drawTarget(t)}, seen)
 		})
 	}
-	for _, k := range []projections.StepKind{projections.StepPrepare, preparesAgain, projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect} {
+	for _, k := range []projections.StepKind{projections.StepPrepare, preparesAgain, projections.StepCreate, projections.StepLookup, projections.StepRead, projections.StepCancel, projections.StepCollect, projections.StepInput, projections.StepCleanup} {
 		if seen[k] == 0 {
 			t.Errorf("no draw led to %s", k)
 		}
@@ -224,6 +246,10 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 			stored = f.Attempt
 		case *events.ResultAttempted:
 			stored = f.Attempt
+		case *events.InputAttempted:
+			stored = f.Attempt
+		case *events.CleanupAttempted:
+			stored = f.Attempt
 		default:
 			t.Fatalf("%s has no permit: %s", d.Step.Kind, describe(d))
 		}
@@ -239,7 +265,7 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 		case w.Held, w.Target.Missing != "":
 			t.Fatalf("%s although held %v, missing %q", d.Step.Kind, w.Held, w.Target.Missing)
 		}
-		if _, open := y.s.OpenAttempt(); open != nil {
+		if _, open := y.s.Presumable(); open != nil {
 			t.Fatalf("%s while attempt %d is open", d.Step.Kind, open.Number)
 		}
 	}
@@ -278,6 +304,16 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 		}
 	case workflow.SendCancel:
 		permitted(e.Attempt, d.Fact, y.s.Cancels.Made)
+	case workflow.SendInput:
+		permitted(e.Attempt, d.Fact, y.s.Inputs.Made)
+		if y.s.Phase != projections.PhaseInputRequired || e.Payload != y.s.Input.Payload || e.Number != y.s.Input.Number {
+			t.Fatalf("sends input %d in %s, given is %+v", e.Number, y.s.Phase, y.s.Input)
+		}
+	case workflow.SendCleanup:
+		permitted(e.Attempt, d.Fact, y.s.Cleanups.Made)
+		if y.s.Phase.Live() || e.JobID != y.s.Cleanup.JobID {
+			t.Fatalf("cleans up after %s in %s, asked for is %+v", e.JobID, y.s.Phase, y.s.Cleanup)
+		}
 	case workflow.CollectResult:
 		if e.Attempt != nil {
 			permitted(*e.Attempt, d.Fact, y.s.Results.Made)
@@ -310,7 +346,7 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 		t.Fatalf("nothing to do, and again at %v, which is not after %v", d.Until, w.Now)
 	case d.Step.At.After(w.Now):
 		t.Fatalf("%s is due at %v, now is %v", d.Step.Kind, d.Step.At, w.Now)
-	case y.s.Phase.Stopped() && d.Effect != nil && d.Step.Kind != projections.StepRead && d.Step.Kind != projections.StepLookup:
+	case y.s.Phase.Stopped() && d.Effect != nil && !slices.Contains([]projections.StepKind{projections.StepRead, projections.StepLookup, projections.StepCleanup}, d.Step.Kind):
 		t.Fatalf("%s: %s", y.s.Phase, describe(d))
 	}
 	// The permit it asks for is one the fold takes, if the time is the ledger's.

@@ -58,6 +58,7 @@ const (
 	foldFile      = "projections/fold.go"
 	stateFile     = "projections/state.go"
 	nextFile      = "projections/next.go"
+	furtherFile   = "projections/further.go"
 )
 
 // ackRule is the line that every wrong rule of acknowledging replaces.
@@ -232,6 +233,22 @@ func mutants() []mutant {
 		{
 			name: "cancel-acknowledged", why: "a cancel counts as done when it is acknowledged", runs: 3000,
 			edits: []edit{{tableFile, `f.enter(PhaseCancelling, "")`, `f.enter(PhaseCancelled, ReasonCancelConfirmed)`}},
+		},
+		{
+			name: "input-again", why: "an answer that may have arrived is sent again although that is not promised to be safe", runs: 5000,
+			edits: []edit{{furtherFile, `!s.Input.Over && s.Intent.Offers.RepeatInput &&`, `!s.Input.Over &&`}},
+		},
+		{
+			name: "cleanup-again", why: "a cleanup that may have arrived is sent again although that is not promised to be safe", runs: 5000,
+			edits: []edit{{furtherFile, `s.Cleanup.Due = s.Intent.Promises.RepeatCleanup && `, `s.Cleanup.Due = `}},
+		},
+		{
+			name: "cleanup-for-ever", why: "a cleanup that cannot be sent is tried without end", runs: 20000,
+			edits: []edit{{furtherFile, `		s.Cleanup.Due = s.Cleanups.Streak < s.tries()`, `		s.Cleanup.Due = true`}},
+		},
+		{
+			name: "forgotten-cleanup", why: "an operation that has ended is not looked at again", quick: true, runs: 3000,
+			edits: []edit{{nextFile, "	case PhaseSucceeded, PhaseFailed, PhaseCancelled, PhaseAbandoned:\n		l.owed(s)\n		l.cleanup(s)\n", "	case PhaseSucceeded, PhaseFailed, PhaseCancelled, PhaseAbandoned:\n		l.owed(s)\n"}},
 		},
 	}
 }

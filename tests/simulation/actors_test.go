@@ -57,7 +57,7 @@ func (w *world) operations(c *contract.Contract) {
 	if err != nil {
 		panic(err)
 	}
-	promises := c.Promises(cfg.Webhooks)
+	promises, offers := c.Promises(cfg.Webhooks), c.Offers()
 	if cfg.Upload {
 		promises.Prepares = 1
 	}
@@ -71,6 +71,7 @@ func (w *world) operations(c *contract.Contract) {
 	if cfg.NoRepeatCancel {
 		promises.RepeatCancel = false
 	}
+	offers.RepeatInput, promises.RepeatCleanup = offers.RepeatInput && !cfg.OnceInput, promises.RepeatCleanup && !cfg.OnceCleanup
 	key := []byte("instance key of the simulation")
 	home := int(cfg.Seed % journal.Partitions)
 	for i := range cfg.Ops {
@@ -89,7 +90,7 @@ func (w *world) operations(c *contract.Contract) {
 		op.intent = &events.IntentRecorded{
 			Principal: "alice", Provider: w.name(), Account: "main", Contract: c.Digest,
 			Fingerprint: fingerprint, Payload: events.Sum(op.params), PayloadSize: uint64(len(op.params)),
-			Token: token, ClientReference: reference, Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.Rules,
+			Token: token, ClientReference: reference, Deadlines: deadlines, Policy: policy, Promises: promises, Offers: offers, Rules: projections.RulesFor(offers),
 		}
 		op.submit = w.clock.Now().Add(w.between(0, 2*time.Second))
 		if cfg.Many {
@@ -367,6 +368,10 @@ func (w *world) caller(p *process) *actor {
 				next = w.clock.Now().Add(min(next.Sub(w.clock.Now()), w.between(5*time.Second, time.Minute)))
 				a.decisions(ctx, j)
 			}
+			if w.cfg.Asks+w.cfg.Cleans > 0 {
+				next = w.clock.Now().Add(min(next.Sub(w.clock.Now()), w.between(5*time.Second, 40*time.Second)))
+				a.further(ctx, j)
+			}
 			if w.cfg.Pauses > 0 && !w.healthy {
 				next = w.clock.Now().Add(min(next.Sub(w.clock.Now()), w.between(5*time.Second, time.Minute)))
 				a.pauses(ctx, j)
@@ -449,6 +454,43 @@ func (a *actor) decisions(ctx context.Context, j *journal.Journal) {
 			ID: a.newID(), Source: "/ingest", Time: a.Now(), Actor: "alice", Fact: d,
 		})
 		w.logf("decision %s on %s: %s %v", d.Choice, op.id, outcome, err)
+	}
+}
+
+// further answers what jobs wait for, and has removed what they left, as ingest does:
+// on the very state that was looked at, or not at all.
+func (a *actor) further(ctx context.Context, j *journal.Journal) {
+	w := a.w
+	for _, op := range w.ops {
+		if !op.submitted || !w.chance(0.7) {
+			continue
+		}
+		s, err := j.Current(ctx, op.id)
+		if err != nil {
+			continue
+		}
+		e := events.Event{Source: "/ingest", Time: a.Now(), Actor: "alice"}
+		jobs := projections.Cleanable(s)
+		switch ok, _ := projections.TakesInput(s); {
+		case ok:
+			answer := fmt.Appendf(nil, `{"to":%q}`, s.Job.InputText)
+			if _, err := j.PutPayload(ctx, answer); err != nil {
+				continue
+			}
+			e.ID = fmt.Sprintf("input-%s-%d", op.id, s.Input.Number+1)
+			e.Fact = &events.InputSubmitted{Who: "alice", Payload: events.Sum(answer)}
+		case len(jobs) > 0 && s.Cleanup.Number < 3 && w.chance(w.cfg.Cleans):
+			f := &events.CleanupRequested{Who: "alice", JobID: jobs[w.rng.IntN(len(jobs))]}
+			if f.Claim, err = j.Claim(ctx, s.Intent.Provider, s.Intent.Account, f.JobID, op.id); err != nil || f.Claim != events.ClaimOwn {
+				continue
+			}
+			e.ID = fmt.Sprintf("cleanup-%s-%d", op.id, s.Cleanup.Number+1)
+			e.Fact = f
+		default:
+			continue
+		}
+		_, outcome, err := j.AppendAll(ctx, []projections.State{s}, []events.Event{e})
+		w.logf("%s of %s: %s %v", e.Fact.Type(), op.id, outcome, err)
 	}
 }
 

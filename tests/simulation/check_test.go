@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -224,6 +225,7 @@ func (w *world) judge() {
 		}
 		list, verdicts := w.judgeHistory(op)
 		w.judgeWire(op, s)
+		w.judgeFurther(op, s)
 		w.judgeJobs(op, s, list, verdicts)
 		if s.Job.ID != "" {
 			if other, twice := bound[s.Job.ID]; twice {
@@ -434,6 +436,50 @@ func (w *world) judgeWire(op *operation, s projections.State) {
 			}
 		}
 	}
+}
+
+// judgeFurther checks that an answer which may have arrived, and a cleanup, went out
+// again only where that is safe, and that nothing is said to be removed that is not.
+func (w *world) judgeFurther(op *operation, s projections.State) {
+	left := map[string]int{}
+	for _, q := range w.provider.wire {
+		if q.operation != op.id || !slices.Contains([]string{"input", "cleanup"}, q.kind) {
+			continue
+		}
+		name := q.kind
+		for _, h := range q.r.Header {
+			if q.kind == "input" && h.Name == "Idempotency-Key" {
+				name += " " + h.Value
+			}
+		}
+		if q.answer == nil || q.answer.Status != http.StatusTooManyRequests { // that one did nothing, and said so
+			left[name]++
+		}
+		if !q.effect {
+			w.violate("%s: an %s was sent as if it changed nothing", op.id, q.kind)
+		}
+	}
+	for name, n := range left {
+		switch {
+		case strings.HasPrefix(name, "input") && n > 1 && !op.intent.Offers.RepeatInput:
+			w.violate("%s: an answer that may have arrived was sent %d times", op.id, n)
+		case name == "cleanup" && uint64(n) > s.Cleanup.Number && !op.intent.Promises.RepeatCleanup:
+			w.violate("%s: %d cleanups were asked for and %d sent", op.id, s.Cleanup.Number, n)
+		}
+		if n > 1 {
+			w.seen[name[:5]+" again"]++
+		}
+	}
+	for _, id := range s.Cleanup.Done {
+		if j := w.provider.byID[id]; j == nil || !j.gone {
+			w.violate("%s says that %s is removed", op.id, id)
+		}
+	}
+	if s.Cleanup.Due || s.Cleanups.Open() != nil || s.Input.Due || s.Inputs.Open() != nil {
+		w.violate("%s: input %s, cleanup %s at the end", op.id, s.InputStatus(), s.CleanupStatus())
+	}
+	w.seen["input "+string(s.InputStatus())]++
+	w.seen["cleanup "+string(s.CleanupStatus())]++
 }
 
 // judgeJobs compares the operation with what the provider has.

@@ -50,6 +50,10 @@ type config struct {
 	Turns          int // changes of the credential right behind an upload
 	Page, Foreign  int // jobs on a page (0: half the list), older jobs of others
 
+	// Of jobs that wait for an answer, and of what they leave.
+	Asks, Cleans           float64
+	OnceInput, OnceCleanup bool
+
 	// Of the caller.
 	Timeout, Interval, Create, Result, Cancel, Collect time.Duration
 	Attempts                                           uint64
@@ -132,11 +136,22 @@ func configure(seed uint64, many, plain bool) config {
 		c.Turns = 1 + r.IntN(4)
 	}
 	c.Local = rand.New(rand.NewPCG(seed, 0x6c6f63616c)).IntN(5) < 2
+	c.further(rand.New(rand.NewPCG(seed, 0x667572)))
 	if plain {
-		c.Cancels, c.Decides = 0, false
+		c.Cancels, c.Decides, c.Asks = 0, false, 0
 		c.Create, c.Result, c.Collect = 8*time.Minute, 12*time.Minute, 4*time.Minute
 	}
 	return c
+}
+
+// further draws inputs and cleanups, which the contracts made of example have.
+func (c *config) further(r *rand.Rand) {
+	if !c.Dedupes {
+		return
+	}
+	c.Asks = []float64{0, 0, 0.5, 1}[r.IntN(4)]
+	c.Cleans = []float64{0, 0, 0.5, 1}[r.IntN(4)]
+	c.OnceInput, c.OnceCleanup = r.IntN(2) == 0, r.IntN(2) == 0
 }
 
 // edges draws what was added later, from a source of its own, so that a seed

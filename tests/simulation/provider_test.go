@@ -60,6 +60,11 @@ type job struct {
 	expired                  bool // its result is no longer offered
 	cancels                  int
 	will                     string // how it ends if nobody cancels it; "" never
+
+	questions, asked int             // how often it waits for an answer, and did so far
+	taken            map[string]bool // names of the answers it took
+	answers          []string        // what they answered
+	removed          bool            // by a cleanup
 }
 
 func (j *job) ended() bool {
@@ -211,6 +216,10 @@ func (p *provider) kindOf(r outbound.Request) string {
 	switch {
 	case r.Method == http.MethodPost && strings.HasSuffix(u.Path, "/cancel"):
 		return "cancel"
+	case r.Method == http.MethodPost && strings.HasSuffix(u.Path, "/input"):
+		return "input"
+	case r.Method == http.MethodDelete:
+		return "cleanup"
 	case r.Method == http.MethodPost && u.Path == "/v1/files":
 		return "prepare"
 	case r.Method == http.MethodPost:
@@ -348,13 +357,17 @@ func (p *provider) handle(q *request) (int, http.Header, []byte) {
 	}
 	j := p.byID[id]
 	// Where a job that is gone counts as cancelled, only one that is gone is not found.
-	stumbles := !c.GoneConfirms && w.faulty(c.NotFound)
+	stumbles := !c.GoneConfirms && q.kind != "cleanup" && w.faulty(c.NotFound)
 	if j == nil || j.gone || (q.kind != "cancel" && w.clock.Now().Before(j.shown)) || stumbles {
 		return 404, nil, []byte(`{"code":"not_found"}`)
 	}
 	switch q.kind {
 	case "cancel":
 		return p.cancel(j)
+	case "input":
+		return p.answer(q, j)
+	case "cleanup":
+		return p.cleanup(q, j)
 	case "result":
 		return p.fetch(j)
 	}
@@ -381,8 +394,8 @@ func (p *provider) replicate() bool { return p.w.cfg.Contract == "replicate" }
 func (p *provider) show(j *job) []byte {
 	at := j.updated.UTC().Format(time.RFC3339Nano)
 	if !p.replicate() {
-		return fmt.Appendf(nil, `{"job_id":%q,"state":%q,"updated_at":%q,"progress":0.5,"client_reference":%q,"status_url":%q,"created_at":%q}`,
-			j.id, j.state, at, j.reference, providerURL+"/v1/jobs/"+j.id, j.created.UTC().Format(time.RFC3339Nano))
+		return fmt.Appendf(nil, `{"job_id":%q,"state":%q,"updated_at":%q,"progress":0.5,"client_reference":%q,"status_url":%q,"created_at":%q,"question":%q}`,
+			j.id, j.state, at, j.reference, providerURL+"/v1/jobs/"+j.id, j.created.UTC().Format(time.RFC3339Nano), j.question())
 	}
 	word := map[string]string{
 		"queued": "starting", "running": "processing", "succeeded": "succeeded", "failed": "failed", "expired": "aborted", "cancelled": "canceled",
@@ -478,7 +491,70 @@ func (p *provider) plan(j *job) {
 	if w.cfg.Plain {
 		last = 20 * time.Second
 	}
-	w.after(w.between(time.Second, last), func() { p.move(j, j.will) })
+	if w.cfg.Asks > 0 && w.chance(w.cfg.Asks) {
+		j.questions = 1 + w.rng.IntN(2)
+	}
+	w.after(w.between(time.Second, last), func() { p.goOn(j) })
+}
+
+// goOn takes a job to its next question, or to its end.
+func (p *provider) goOn(j *job) {
+	if j.asked == j.questions {
+		p.move(j, j.will)
+		return
+	}
+	j.asked++
+	p.move(j, "waiting")
+}
+
+func (j *job) question() string {
+	if j.state != "waiting" {
+		return ""
+	}
+	return fmt.Sprintf("question %d", j.asked)
+}
+
+// answer takes an answer to the question that a job waits with, once for each name.
+func (p *provider) answer(q *request, j *job) (int, http.Header, []byte) {
+	w := p.w
+	name := ""
+	for _, h := range q.r.Header {
+		if strings.EqualFold(h.Name, "Idempotency-Key") {
+			name = h.Value
+		}
+	}
+	var body struct{ To string }
+	_ = json.Unmarshal(q.r.Body, &body) // it is our own
+	switch {
+	case j.taken[name]:
+		return 200, nil, p.show(j)
+	case j.state != "waiting" || body.To != j.question():
+		return 409, nil, []byte(`{"code":"not_waiting"}`)
+	case w.faulty(w.cfg.Refuse):
+		return 422, nil, []byte(`{"code":"invalid"}`)
+	}
+	if j.taken == nil {
+		j.taken = map[string]bool{}
+	}
+	j.taken[name] = true
+	j.answers = append(j.answers, body.To)
+	w.seen["answer taken"]++
+	p.move(j, "running")
+	w.after(w.between(time.Second, 20*time.Second), func() { p.goOn(j) })
+	return 200, nil, p.show(j)
+}
+
+// cleanup removes a job that has ended.
+func (p *provider) cleanup(q *request, j *job) (int, http.Header, []byte) {
+	if op := p.w.operation(q.operation); j.operation != op.id && !op.adopted {
+		p.w.violate("%s removes %s of %s", op.id, j.id, j.operation)
+	}
+	if !j.ended() {
+		return 409, nil, []byte(`{"code":"not_ended"}`)
+	}
+	j.gone, j.removed = true, true
+	p.w.seen["job removed"]++
+	return 204, nil, nil
 }
 
 // move takes a job to a state, unless it has ended.
