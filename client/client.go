@@ -152,7 +152,9 @@ type Operation struct {
 	Guarantee  Guarantee        `json:"guarantee"`
 	Attempts   Attempts         `json:"attempts"`
 	Job        *Job             `json:"job"`
+	Input      *Input           `json:"input"`
 	Cancel     *Cancel          `json:"cancel"`
+	Cleanup    *Cleanup         `json:"cleanup"`
 	Deadlines  RunningDeadlines `json:"deadlines"`
 	Problem    *ProviderProblem `json:"problem"`
 	Result     *ResultMeta      `json:"result"`
@@ -275,6 +277,7 @@ type AllowedAction struct {
 	Method    string   `json:"method"`
 	Href      string   `json:"href"`
 	Decisions []string `json:"decisions"`
+	Jobs      []string `json:"jobs"` // that a cleanup may be of
 }
 
 // FieldError is what is wrong with one field of a request.
@@ -565,9 +568,14 @@ func (c *Client) Resume(ctx context.Context, id, why string) (Operation, error) 
 
 // act makes one of the requests that take a reason and nothing else.
 func (c *Client) act(ctx context.Context, id, action, why string) (Operation, error) {
-	body, err := json.Marshal(struct {
+	return c.post(ctx, id, action, struct {
 		Why string `json:"why,omitempty"`
 	}{why})
+}
+
+// post asks for something to be done about an operation, under a key.
+func (c *Client) post(ctx context.Context, id, action string, what any) (Operation, error) {
+	body, err := json.Marshal(what)
 	if err != nil {
 		return Operation{}, fmt.Errorf("%s: %w", action, err)
 	}

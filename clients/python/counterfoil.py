@@ -214,6 +214,18 @@ class Client:
         """Ends its pause."""
         return self._act(id, "resume", why, key, timeout)
 
+    def answer(self, id: str, input: Dict[str, Any], *, key: str = "", timeout: Optional[float] = None) -> Operation:
+        """Answers what its job waits for. ``input.given`` says what came of it."""
+        return self._call("POST", _path(id) + "/input", body={"input": input}, key=key or new_key(),
+                          timeout=timeout).operation()
+
+    def cleanup(self, id: str, *, job_id: str = "", why: str = "", key: str = "",
+                timeout: Optional[float] = None) -> Operation:
+        """Has removed what a job of it left, its own unless one is named. It must have
+        ended or stopped."""
+        body = {name: text for name, text in (("job_id", job_id), ("why", why)) if text}
+        return self._call("POST", _path(id) + "/cleanup", body=body, key=key or new_key(), timeout=timeout).operation()
+
     def decide(self, id: str, version: int, key: str, kind: str, *, timeout: Optional[float] = None,
                **more: Any) -> Operation:
         """Records a decision made on this version of the operation. ``more``: why,

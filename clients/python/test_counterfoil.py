@@ -90,6 +90,14 @@ class AgainstTheService(unittest.TestCase):
             c.wait(op["id"], timeout=1)
         with self.assertRaises(TimeoutError):
             list(c.watch(op["id"], timeout=1))
+        for asks, code in ((lambda: c.answer(op["id"], {"answer": "yes"}), "input_not_wanted"),
+                           (lambda: c.cleanup(op["id"], why="early"), "cleanup_not_allowed")):
+            with self.assertRaises(Problem) as refused:
+                asks()
+            self.assertEqual((refused.exception.status, refused.exception.code), (409, code))
+        ended = c.wait(submit(c, "py-cleanup")["id"], timeout=60)
+        ended = c.cleanup(ended["id"], job_id=ended["job"]["id"], why="not needed", key="py-cleanup")
+        self.assertEqual((ended["state"], ended["cleanup"]["job_id"]), ("succeeded", ended["job"]["id"]))
         c.cancel(op["id"], why="not needed")
         self.assertEqual(c.wait(op["id"], timeout=60)["state"], "cancelled")
         with self.assertRaises(Problem) as gone:

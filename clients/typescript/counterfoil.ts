@@ -257,6 +257,17 @@ export class Client {
     return this.act(id, "resume", o);
   }
 
+  /** Answers what its job waits for; input.given says what came of it. */
+  async answer(id: string, input: object, o: Call & { key?: string } = {}): Promise<Operation> {
+    return object(await this.call("POST", `${path(id)}/input`, { signal: o.signal, key: o.key || newKey(), body: { input } }));
+  }
+
+  /** Has removed what a job of it left, its own unless one is named. It must have ended or stopped. */
+  async cleanup(id: string, o: Call & { jobId?: string; why?: string; key?: string } = {}): Promise<Operation> {
+    const body = { ...(o.jobId ? { job_id: o.jobId } : {}), ...(o.why ? { why: o.why } : {}) };
+    return object(await this.call("POST", `${path(id)}/cleanup`, { signal: o.signal, key: o.key || newKey(), body }));
+  }
+
   /** Records a decision made on this version of the operation. */
   async decide(id: string, version: number, key: string, decision: Decision, call: Call = {}): Promise<Operation> {
     const headers = { "If-Match": `"v${version}"` };

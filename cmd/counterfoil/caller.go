@@ -141,6 +141,17 @@ func (a *app) show(op client.Operation) error {
 	if op.Job != nil && op.Job.ID != "" {
 		line("job", "%s", op.Job.ID+saying(op.Job))
 	}
+	if in := op.Input; in != nil {
+		if in.Text+in.URL != "" {
+			line("it waits for", "%s", strings.TrimSpace(in.Text+" "+in.URL))
+		}
+		if g := in.Given; g != nil {
+			line("answer", "%d, by %s: %s", g.Number, g.By, asked(g))
+		}
+	}
+	if c := op.Cleanup; c != nil {
+		line("cleanup", "of %s, asked for by %s: %s", c.JobID, c.By, asked(&c.Asked))
+	}
 	if c := op.Cancel; c != nil && c.Wished {
 		line("cancel", "wished%s%s%s", when(!c.Possible && !op.Terminal, ", not possible"), when(c.TooLate, ", too late"),
 			when(op.State == "cancelled", ", confirmed"))
@@ -254,7 +265,7 @@ same key and parameters gives the same operation as it then stands. Without
 				return err
 			}
 			s.Provider = args[0]
-			if s.Params, err = readParams(params, cmd.InOrStdin()); err != nil {
+			if s.Params, err = readParams("--params", params, cmd.InOrStdin()); err != nil {
 				return err
 			}
 			if s.Tags, err = readTags(tags); err != nil {
@@ -308,7 +319,7 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-func readParams(params string, stdin io.Reader) ([]byte, error) {
+func readParams(flag, params string, stdin io.Reader) ([]byte, error) {
 	const limit = 1 << 20
 	var source io.Reader = strings.NewReader(params)
 	switch {
@@ -317,20 +328,20 @@ func readParams(params string, stdin io.Reader) ([]byte, error) {
 	case strings.HasPrefix(params, "@"):
 		f, err := os.Open(params[1:])
 		if err != nil {
-			return nil, usage("--params: %w", err)
+			return nil, usage("%s: %w", flag, err)
 		}
 		defer f.Close()
 		source = f
 	}
 	text, err := io.ReadAll(io.LimitReader(source, limit+1))
 	if err != nil {
-		return nil, usage("--params: %w", err)
+		return nil, usage("%s: %w", flag, err)
 	}
 	if len(text) > limit {
-		return nil, usage("--params: more than %d bytes", limit)
+		return nil, usage("%s: more than %d bytes", flag, limit)
 	}
 	if !json.Valid(text) {
-		return nil, usage("--params is not JSON")
+		return nil, usage("%s is not JSON", flag)
 	}
 	return text, nil
 }
@@ -507,6 +518,76 @@ func (a *app) cancelCommand() *cobra.Command {
 	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
 	onceFlag(cmd, &key)
 	return cmd
+}
+
+func (a *app) inputCommand() *cobra.Command {
+	var key, input string
+	cmd := &cobra.Command{
+		Use: "input OPERATION", Short: "Answer what the job of an operation waits for",
+		Long: `Answer what the job of an operation waits for, where its contract can pass an
+answer on. It is passed on once; get says what was seen of that, and whether the
+job goes on.`,
+		Example: `  counterfoil input op_abc --input '{"choice": "draft"}'`,
+		Args:    exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			if input == "" {
+				return usage("--input is missing: the answer, a JSON object")
+			}
+			text, err := readParams("--input", input, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			op, err := c.Keyed(key).Answer(cmd.Context(), args[0], text)
+			if err != nil {
+				return a.reachOnce(err, key)
+			}
+			a.noteReplay(op.OriginalStatus)
+			return a.show(op)
+		},
+	}
+	cmd.Flags().StringVar(&input, "input", "", "the answer as JSON, @FILE, or - for standard input")
+	onceFlag(cmd, &key)
+	return cmd
+}
+
+func (a *app) cleanupCommand() *cobra.Command {
+	var why, key, job string
+	cmd := &cobra.Command{
+		Use: "cleanup OPERATION", Short: "Have removed what the job of an operation left",
+		Long: `Have removed what the job of an operation left at the provider, by the contract's
+own call: the job and its files, for instance. The operation must have ended or
+stopped, and stays as it is; get says what was seen of the cleanup.`,
+		Args: exactly(1, "one operation id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			op, err := c.Keyed(key).Cleanup(cmd.Context(), args[0], job, why)
+			if err != nil {
+				return a.reachOnce(err, key)
+			}
+			a.noteReplay(op.OriginalStatus)
+			return a.show(op)
+		},
+	}
+	cmd.Flags().StringVar(&job, "job", "", "another job of the operation, such as a stray one (default: its own)")
+	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
+	onceFlag(cmd, &key)
+	return cmd
+}
+
+// asked says how something stands that somebody asked for.
+func asked(x *client.Asked) string {
+	words := strings.ReplaceAll(x.Status, "_", " ")
+	if x.Problem != nil {
+		words += ", " + trouble(x.Problem)
+	}
+	return words
 }
 
 // onceFlag gives a command that changes something its key: the one named, or one

@@ -182,7 +182,7 @@ Try it: counterfoil demo`,
 	root.AddCommand(
 		a.demoCommand(), a.serveCommand(), a.provisionCommand(), a.natsUsersCommand(),
 		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
-		a.cancelCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(), a.mcpCommand(),
+		a.cancelCommand(), a.inputCommand(), a.cleanupCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(), a.mcpCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.releaseCommand(), a.holdsCommand(), a.keyCommand(), a.principalCommand(),
 		a.approveCommand(), a.denyCommand(), a.policyCommand(),
 		a.contractCommand(), a.drillCommand(), a.benchCommand(), a.versionCommand(),

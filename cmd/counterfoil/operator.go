@@ -213,5 +213,5 @@ func allowedText(x client.AllowedAction) string {
 	if x.Action == "resume" {
 		return "resume (end the pause)"
 	}
-	return strings.TrimSpace(x.Action + " " + strings.Join(x.Decisions, " "))
+	return strings.TrimSpace(x.Action + " " + strings.Join(append(x.Decisions, x.Jobs...), " "))
 }

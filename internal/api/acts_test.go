@@ -20,13 +20,18 @@ func TestEveryStepOfAnAct(t *testing.T) {
 		path, body, other, match string
 		fact                     events.Type
 		status                   int
+		state                    string // of the job; "" for none seen
+		writes                   int
 	}{
-		{"cancel", `{"why":"not wanted"}`, `{"why":"in the way"}`, "", events.TypeCancelRequested, 202},
-		{"pause", `{"why":"a look"}`, `{}`, "", events.TypeOperationPaused, 200},
-		{"decisions", `{"kind":"abandon","why":"given up"}`, `{"kind":"extend","deadline":"result","until":"3h"}`, `"v3"`, events.TypeDecisionMade, 201},
+		{"cancel", `{"why":"not wanted"}`, `{"why":"in the way"}`, "", events.TypeCancelRequested, 202, "", 2},
+		{"pause", `{"why":"a look"}`, `{}`, "", events.TypeOperationPaused, 200, "", 2},
+		{"decisions", `{"kind":"abandon","why":"given up"}`, `{"kind":"extend","deadline":"result","until":"3h"}`, `"v3"`, events.TypeDecisionMade, 201, "", 2},
+		{"input", `{"input":{"answer":"yes"}}`, `{"input":{"answer":"no"}}`, "", events.TypeInputSubmitted, 202, "input_required", 2},
+		// The first write is the claim of the job.
+		{"cleanup", `{"why":"not needed any more"}`, `{"why":"of another job","job_id":"job-2"}`, "", events.TypeCleanupRequested, 202, "failed", 3},
 	} {
 		for _, kind := range []memory.Kind{memory.Unavailable, memory.Undone, memory.Done} {
-			for failing := 1; failing <= 2; failing++ {
+			for failing := 1; failing <= act.writes; failing++ {
 				t.Run(fmt.Sprintf("%s kind %d at write %d", act.path, kind, failing), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						h := newHarness(t)
@@ -36,7 +41,7 @@ func TestEveryStepOfAnAct(t *testing.T) {
 							if dead {
 								return memory.Fault{Kind: memory.Unavailable}
 							}
-							if armed && c.Op == memory.OpPublish {
+							if armed && (c.Op == memory.OpPublish || c.Op == memory.OpBatch) {
 								if writes++; writes == failing {
 									dead = true
 									return memory.Fault{Kind: kind}
@@ -47,6 +52,9 @@ func TestEveryStepOfAnAct(t *testing.T) {
 						h.over(faulty).do("alice", "POST", "/v1/operations", map[string]string{"Idempotency-Key": "k"}, `{"provider":"example","params":{}}`)
 						h.play("attempted")
 						h.play("accepted job-1")
+						if act.state != "" {
+							h.play("observed " + act.state)
+						}
 						// The key that named the operation may name this, too.
 						header := map[string]string{"Idempotency-Key": "k", "If-Match": act.match}
 						at := "/v1/operations/" + h.op + "/" + act.path
@@ -58,7 +66,7 @@ func TestEveryStepOfAnAct(t *testing.T) {
 						}
 						armed, dead = false, false // the store is back
 						stored := facts(h, act.fact) == 1
-						if stored != (failing == 2 && kind == memory.Done) {
+						if stored != (failing == act.writes && kind == memory.Done) {
 							t.Fatalf("stored: %v", stored)
 						}
 						for try := range 2 {

@@ -212,6 +212,8 @@ func (h *handler) routes() []route {
 			get("/v1/operations/{id}/result", false, h.result, resultSheet()),
 			post("/v1/operations/{id}/cancel", bodyOptional, h.cancel, cancelSheet()),
 			post("/v1/operations/{id}/decisions", bodyJSON, h.decide, decideSheet()),
+			post("/v1/operations/{id}/input", bodyJSON, h.input, inputSheet()),
+			post("/v1/operations/{id}/cleanup", bodyOptional, h.cleanup, cleanupSheet()),
 			post("/v1/operations/{id}/pause", bodyOptional, h.pause, pauseSheet()),
 			post("/v1/operations/{id}/resume", bodyOptional, h.resume, resumeSheet()),
 			get("/v1/holds", false, h.holds, holdsSheet()),

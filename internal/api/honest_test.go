@@ -114,6 +114,15 @@ approval:
 					}
 				case "resume":
 					h.do("full", "POST", "/v1/operations/"+h.op+"/pause", map[string]string{"Idempotency-Key": "p"}, "")
+				case "input":
+					for _, line := range []string{"attempted", "accepted job-2", "observed input_required"} {
+						h.play(line)
+					}
+					body = `{"input":{"answer":"yes"}}`
+				case "cleanup":
+					for _, line := range []string{"attempted", "accepted job-3", "observed failed"} {
+						h.play(line)
+					}
 				case "decide":
 					body, header["If-Match"] = `{"kind":"abandon"}`, `"v1"`
 				case "cancel_several":
@@ -133,7 +142,7 @@ approval:
 				}
 				check(a.Action, a.Verdict, h.ask("caller", method, strings.Replace(a.Href, "{id}", h.op, 1), header, body))
 			}
-			if len(told.Actions) != 19 {
+			if len(told.Actions) != 21 {
 				t.Errorf("%d actions", len(told.Actions))
 			}
 		})

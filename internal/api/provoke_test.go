@@ -54,7 +54,7 @@ func TestEveryRouteRefuses(t *testing.T) {
 				return m
 			}
 			body := map[string]string{
-				"/v1/operations": `{"provider":"example","params":{}}`, eventPath: `{"provider":"example","params":{}}`, "/v1/operations:batch": `{"items":[{"operation":{"provider":"example","params":{}}}]}`, "/v1/operations:cancel": `{"mode":"atomic","items":[{"id":"op_none"}]}`, "/v1/operations/{id}/decisions": `{"kind":"abandon"}`,
+				"/v1/operations": `{"provider":"example","params":{}}`, eventPath: `{"provider":"example","params":{}}`, "/v1/operations:batch": `{"items":[{"operation":{"provider":"example","params":{}}}]}`, "/v1/operations:cancel": `{"mode":"atomic","items":[{"id":"op_none"}]}`, "/v1/operations/{id}/decisions": `{"kind":"abandon"}`, "/v1/operations/{id}/input": `{"input":{}}`,
 				"/v1/holds": `{"provider":"example","scope":"all","why":"x"}`, "/v1/holds/release": `{"provider":"example","why":"x"}`,
 			}[route.path]
 			if body == "" || route.method != http.MethodPost {

@@ -62,6 +62,17 @@ type WhyBody struct {
 	Why *string `json:"why" required:"false" maxLength:"4096" example:"the input was wrong" doc:"A reason for people, at most 4096 bytes. It is kept apart from the facts and can be erased."`
 }
 
+// InputBody answers what a job waits for.
+type InputBody struct {
+	Input jsontext.Value `json:"input" doc:"The answer, as the contract takes it: a JSON object, passed on byte by byte unless the contract says otherwise. Numbers must survive as doubles: send others as strings."`
+}
+
+// CleanupBody asks for what a job left to be removed.
+type CleanupBody struct {
+	JobID *string `json:"job_id" required:"false" maxLength:"1024" doc:"One of the operation's jobs, also a stray one. Left out: the operation's own."`
+	Why   *string `json:"why" required:"false" maxLength:"4096" example:"the files are not needed any more" doc:"A reason for people, at most 4096 bytes. It is kept apart from the facts and can be erased."`
+}
+
 // CancelBatchBody asks for the cancellation of several operations.
 type CancelBatchBody struct {
 	Mode  *string         `json:"mode" required:"false" enum:"independent,atomic" doc:"independent records the wishes that can be and says for each item what became of it; atomic records all wishes or none. Left out: independent."`

@@ -110,6 +110,8 @@ func (v *Service) actionViews(c Caller) []ActionView {
 		{"resume", "POST", "/v1/operations/{id}/resume", ActPause},
 		{"decide", "POST", "/v1/operations/{id}/decisions", ActDecide},
 		{"approve", "POST", "/v1/operations/{id}/decisions", ActApprove},
+		{"input", "POST", "/v1/operations/{id}/input", ActInput},
+		{"cleanup", "POST", "/v1/operations/{id}/cleanup", ActCleanup},
 		{"holds", "GET", "/v1/holds", ActHolds},
 		{"hold", "POST", "/v1/holds", ActHold},
 		{"release", "POST", "/v1/holds/release", ActHold},
@@ -143,14 +145,20 @@ type ProviderView struct {
 	Guarantee GuaranteeView `json:"guarantee"`
 	// Cancel is none, or best_effort: what was asked is confirmed only by the
 	// provider's own word.
-	Cancel   string       `json:"cancel"`
-	Lookup   string       `json:"lookup"` // none, candidates, exact
-	Webhooks bool         `json:"webhooks"`
-	Result   string       `json:"result"` // none, once, repeatable
-	Params   []ParamView  `json:"params"`
-	Closed   bool         `json:"params_closed"` // no parameter but these
-	Explain  string       `json:"explain"`       // the whole in plain words
-	Defaults DeadlineView `json:"default_deadlines"`
+	Cancel string `json:"cancel"`
+	// Input is whether an answer to what a job waits for can be passed on, and whether
+	// a lost one is sent again; Cleanup the same of removing what a job left.
+	Input       string       `json:"input"`   // none, once, repeatable
+	Cleanup     string       `json:"cleanup"` // none, once, repeatable
+	InputParams []ParamView  `json:"input_params,omitempty"`
+	InputClosed bool         `json:"input_params_closed,omitempty"` // no parameter but these
+	Lookup      string       `json:"lookup"`                        // none, candidates, exact
+	Webhooks    bool         `json:"webhooks"`
+	Result      string       `json:"result"` // none, once, repeatable
+	Params      []ParamView  `json:"params"`
+	Closed      bool         `json:"params_closed"` // no parameter but these
+	Explain     string       `json:"explain"`       // the whole in plain words
+	Defaults    DeadlineView `json:"default_deadlines"`
 	// CostUnit is that of max_cost; absent: the contract does not say what a job costs, and
 	// max_cost is refused.
 	CostUnit string `json:"cost_unit,omitempty"`
@@ -242,20 +250,39 @@ func providerView(c *contract.Contract, reachable bool) ProviderView {
 	case p.HasResult:
 		out.Result = "once"
 	}
-	known := map[string]int{}
-	for _, prop := range c.Params.Properties {
-		known[prop.Name] = len(out.Params)
-		out.Params = append(out.Params, ParamView{Name: prop.Name, Types: prop.Types, Allowed: prop.Enum, Description: prop.Description})
-	}
-	for _, name := range c.Params.Required {
-		if i, ok := known[name]; ok {
-			out.Params[i].Required = true
-			continue
-		}
-		out.Params = append(out.Params, ParamView{Name: name, Required: true})
-	}
+	out.Params = append(out.Params, paramViews(c.Params)...)
+	offers := c.Offers()
+	out.Input, out.Cleanup = further(offers.Input, offers.RepeatInput), further(offers.Cleanup, p.RepeatCleanup)
+	out.InputParams, out.InputClosed = paramViews(c.InputParams), c.InputParams.Closed
 	if d, err := c.Deadlines(events.Deadlines{}); err == nil { // defaults keep their own bounds
 		out.Defaults = DeadlineView{span(d.Create), span(d.Result), span(d.Cancel), span(d.Collect)}
 	}
 	return out
+}
+
+// further says whether there is such a call, and whether it is sent again.
+func further(offered, repeatable bool) string {
+	switch {
+	case !offered:
+		return "none"
+	case repeatable:
+		return "repeatable"
+	}
+	return "once"
+}
+
+func paramViews(p contract.Params) (list []ParamView) {
+	known := map[string]int{}
+	for _, prop := range p.Properties {
+		known[prop.Name] = len(list)
+		list = append(list, ParamView{Name: prop.Name, Types: prop.Types, Allowed: prop.Enum, Description: prop.Description})
+	}
+	for _, name := range p.Required {
+		if i, ok := known[name]; ok {
+			list[i].Required = true
+			continue
+		}
+		list = append(list, ParamView{Name: name, Required: true})
+	}
+	return list
 }

@@ -42,6 +42,10 @@ const (
 	CodeKeyReused           Code = "idempotency_key_reused"
 	CodeAlreadyTerminal     Code = "already_terminal"
 	CodeCancelUnsupported   Code = "cancel_unsupported"
+	CodeInputUnsupported    Code = "input_unsupported"
+	CodeInputNotWanted      Code = "input_not_wanted"
+	CodeCleanupUnsupported  Code = "cleanup_unsupported"
+	CodeCleanupNotAllowed   Code = "cleanup_not_allowed"
 	CodePrecondition        Code = "precondition_required"
 	CodePreconditionInvalid Code = "precondition_invalid"
 	CodeStale               Code = "stale"
@@ -141,6 +145,10 @@ func Meanings() []Meaning {
 		{CodeNotAcceptable, 406, "The answer cannot be had in a form that is accepted", false, RetrySameKey, "Accept a media type named in allowed."},
 		{CodeAlreadyTerminal, 409, "The operation has ended", false, RetryNever, "Nothing moves it any more; read its state."},
 		{CodeCancelUnsupported, 409, "The provider cannot cancel", false, RetryNever, "Wait for the job's end, or abandon the operation by a decision."},
+		{CodeInputUnsupported, 409, "No answer can be passed on to the provider", false, RetryNever, "Hand input.url to a person, where the operation has one: the answer is given at the provider."},
+		{CodeInputNotWanted, 409, "The job waits for no answer now", false, RetrySameKey, "Read the operation: allowed lists input where one is wanted. Nothing was recorded."},
+		{CodeCleanupUnsupported, 409, "The provider has no cleanup", false, RetryNever, "Remove what the job left at the provider, by its own means."},
+		{CodeCleanupNotAllowed, 409, "A cleanup does not fit the state", false, RetrySameKey, "Wait until the operation has ended, or decide on it; allowed lists cleanup where one fits. Nothing was recorded."},
 		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, RetrySameKey, "Take one of the decisions listed as allowed by the operation."},
 		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, RetrySameKey, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
 		{CodeJobOwned, 409, "The job belongs to another operation", false, RetrySameKey, "Check the job id. One job belongs to one operation."},

@@ -17,8 +17,8 @@ type Scope string
 
 // The scopes that name no account.
 const (
-	ScopeCancel   Scope = "cancel"    // wish to cancel, pause and resume operations of the caller's principal
-	ScopeDecide   Scope = "decide"    // decide on them
+	ScopeCancel   Scope = "cancel"    // wish to cancel, pause and resume operations of the caller's principal, and clean up after them
+	ScopeDecide   Scope = "decide"    // decide on them, and answer what their jobs wait for
 	ScopeApprove  Scope = "approve"   // approve or deny what other principals submitted, as far as the key sees it
 	ScopeReadOwn  Scope = "read:own"  // see them
 	ScopeReadTeam Scope = "read:team" // see those of every principal of the caller's team, and its own
@@ -155,6 +155,8 @@ const (
 	ActPause    Action = "pause" // and resume
 	ActDecide   Action = "decide"
 	ActApprove  Action = "approve" // and deny
+	ActInput    Action = "input"   // pass on an answer to what a job waits for
+	ActCleanup  Action = "cleanup" // have removed what a job left
 	ActHolds    Action = "holds"   // read them
 	ActHold     Action = "hold"    // place and release
 	ActReport   Action = "report"  // read the report on the service
@@ -164,14 +166,14 @@ const (
 // Actions lists them.
 func Actions() []Action {
 	return []Action{
-		ActSubmit, ActRead, ActListTeam, ActListAll, ActCancel, ActPause, ActDecide, ActApprove, ActHolds, ActHold, ActReport, ActProbe,
+		ActSubmit, ActRead, ActListTeam, ActListAll, ActCancel, ActPause, ActDecide, ActApprove, ActInput, ActCleanup, ActHolds, ActHold, ActReport, ActProbe,
 	}
 }
 
 // Right is what a caller wants to do, and to what.
 type Right struct {
 	Action Action
-	// Principal is whose operation it is, for read, cancel, pause and decide; ""
+	// Principal is whose operation it is, for read, cancel, pause, decide, input and cleanup; ""
 	// means the caller's own. For approve it means any other's that the caller sees.
 	Principal string
 	// Provider and Account are where a submit goes; "" for both asks whether the
@@ -207,9 +209,9 @@ func (c Caller) May(r Right) *Refusal {
 		if !c.has(ScopeReadAll) {
 			return forbidden(ScopeReadAll)
 		}
-	case ActCancel, ActPause:
+	case ActCancel, ActPause, ActCleanup:
 		return c.mayAct(r.Principal, own, ScopeCancel)
-	case ActDecide:
+	case ActDecide, ActInput:
 		return c.mayAct(r.Principal, own, ScopeDecide)
 	case ActApprove:
 		return c.mayApprove(r.Principal)

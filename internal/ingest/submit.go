@@ -168,7 +168,9 @@ func (v *Service) view(caller Caller, s projections.State) View {
 			return !may(rightOf(kind)) || asksProvider(kind) && !mayAsk
 		})
 	}
-	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool { return a.right == ActDecide && len(a.Decisions) == 0 })
+	view.Allowed = slices.DeleteFunc(view.Allowed, func(a Allowed) bool {
+		return a.right == ActDecide && len(a.Decisions) == 0 || a.right == ActInput && !mayAsk
+	})
 	if view.Input != nil && view.Input.URL != "" && !may(ActDecide) {
 		view.Input.URL = httprule.RedactURL(view.Input.URL) // whoever has it may answer
 	}

@@ -57,8 +57,9 @@ type View struct {
 	Guarantee GuaranteeView `json:"guarantee" doc:"What holds after a create whose answer was lost."`
 	Attempts  AttemptsView  `json:"attempts"`
 	Job       *JobView      `json:"job,omitempty"`
-	Input     *InputView    `json:"input,omitempty" doc:"With input_required: what a person has to give, and where."`
+	Input     *InputView    `json:"input,omitempty" doc:"With input_required: what a person has to give, and where. And what became of the newest answer that was given here."`
 	Cancel    *CancelView   `json:"cancel,omitempty"`
+	Cleanup   *CleanupView  `json:"cleanup,omitempty" doc:"What became of the newest cleanup that was asked for."`
 	Deadlines DeadlinesView `json:"deadlines"`
 	Problem   *ProblemView  `json:"problem,omitempty"`
 	Result    *ResultView   `json:"result,omitempty"`
@@ -129,6 +130,8 @@ type JobView struct {
 type InputView struct {
 	URL  string `json:"url,omitempty" format:"uri" doc:"Where it is given, at the provider: to be handed to the person. Its secret parts are left out for who may not decide."`
 	Text string `json:"text,omitempty" doc:"What it is, in the provider's words, cleaned."`
+	// Given is the newest answer given here.
+	Given *AskedView `json:"given,omitempty" doc:"The newest answer that was given here. Whether the job goes on with it, its state says."`
 }
 
 // CancelView is the wish to cancel and what became of it.
@@ -173,10 +176,11 @@ type CheckView struct {
 
 // Allowed is something the caller may do now.
 type Allowed struct {
-	Action    string                `json:"action" doc:"cancel, pause, resume (which ends a pause) or decide."`
+	Action    string                `json:"action" doc:"cancel, pause, resume (which ends a pause), input, cleanup or decide."`
 	Method    string                `json:"method"`
 	Href      string                `json:"href"`
 	Decisions []events.DecisionKind `json:"decisions,omitempty" doc:"The kinds that fit the state."`
+	Jobs      []string              `json:"jobs,omitempty" doc:"The jobs that a cleanup may be of."`
 
 	right Action // that it takes
 }
@@ -247,9 +251,14 @@ func ViewOf(s projections.State, now time.Time) View {
 	for _, id := range s.Strays {
 		v.Strays = append(v.Strays, verbatim(id))
 	}
-	if s.Phase == projections.PhaseInputRequired {
-		v.Input = &InputView{URL: s.Job.InputURL, Text: clean(s.Job.InputText)}
+	given := askedView(&s.Input.Asked, s.InputStatus())
+	if s.Phase == projections.PhaseInputRequired || given != nil {
+		v.Input = &InputView{Given: given}
 	}
+	if s.Phase == projections.PhaseInputRequired {
+		v.Input.URL, v.Input.Text = s.Job.InputURL, clean(s.Job.InputText)
+	}
+	v.Cleanup = cleanupView(s)
 	v.Cost = costView(&s.Intent)
 	if v.Approval = approvalView(s); v.Approval != nil && v.Approval.State == ApprovalPending {
 		v.WaitingFor, v.Because = "approval", v.Approval.waits()
@@ -302,6 +311,16 @@ func allowed(s projections.State) []Allowed {
 		list = append(list, Allowed{right: ActPause, Action: "resume", Method: "POST", Href: base + "/resume"})
 	default:
 		list = append(list, Allowed{right: ActPause, Action: "pause", Method: "POST", Href: base + "/pause"})
+	}
+	if ok, _ := projections.TakesInput(s); ok {
+		list = append(list, Allowed{right: ActInput, Action: "input", Method: "POST", Href: base + "/input"})
+	}
+	if jobs := projections.Cleanable(s); len(jobs) > 0 {
+		a := Allowed{right: ActCleanup, Action: "cleanup", Method: "POST", Href: base + "/cleanup"}
+		for _, job := range jobs {
+			a.Jobs = append(a.Jobs, verbatim(job))
+		}
+		list = append(list, a)
 	}
 	var kinds []events.DecisionKind
 	for _, kind := range decisionKinds() {

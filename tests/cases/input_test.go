@@ -3,10 +3,12 @@ package cases_test
 import (
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/simulator"
 	"github.com/counterfoil/counterfoil/tests/harness"
 	"github.com/counterfoil/counterfoil/tests/page"
@@ -17,8 +19,7 @@ import (
 func TestInputIsHandedOver(t *testing.T) {
 	log := &page.Page{}
 	inHouse(t, harness.Options{Log: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Contracts: map[string]string{"asks.yaml": builtin(t, "example", "asks",
-		"  cancelled: [cancelled]\n", "  cancelled: [cancelled]\n  input_required: [waiting]\n",
-		"    progress: body.?progress\n", "    progress: body.?progress\n    input_url: body.?confirm\n    input_text: body.?question\n")}}, func(t *testing.T, h *harness.House) {
+		"    progress: body.?progress\n", "    progress: body.?progress\n    input_url: body.?confirm\n")}}, func(t *testing.T, h *harness.House) {
 		waiting := simulator.Answer{
 			Status: 200, Header: http.Header{"Content-Type": {"application/json"}},
 			Body: `{"state":"waiting","confirm":"https://provider.test/confirm?token=canary-hand-over","question":"Is <b>this</b> what you want?"}`,
@@ -44,6 +45,68 @@ func TestInputIsHandedOver(t *testing.T) {
 		}
 		if strings.Contains(log.String(), "canary-hand-over") {
 			t.Error("the link is in the log")
+		}
+		keptPromises(t, h, id)
+	})
+}
+
+// A job asks twice and takes each answer once, although the first goes astray and the
+// provider's word on it is lost; what it left is removed once although the word on that
+// is lost. Nothing is claimed that was not seen.
+func TestInputAndCleanup(t *testing.T) {
+	inHouse(t, harness.Options{}, func(t *testing.T, h *harness.House) {
+		m := h.Mount(simulator.Example, "example", simulator.Options{Plan: simulator.Steps(20*time.Second, "running", "waiting", "running", "waiting", "succeeded")},
+			simulator.On(simulator.Input, simulator.NthOfJob(1), simulator.NeverReceive{Reset: true}),
+			simulator.On(simulator.Input, simulator.NthOfJob(2), simulator.DropAnswer{Reset: true}),
+			simulator.On(simulator.Cleanup, simulator.NthOfJob(1), simulator.DropAnswer{Reset: true}))
+		id := h.Submit("k", "example", params("k")).ID
+		op := h.Wait(id, time.Minute, "input_required")
+		if op.Input == nil || !strings.Contains(op.Input.Text, "question 1") || op.Input.Given != nil {
+			t.Errorf("%+v", op.Input)
+		}
+		if _, err := h.Client.Keyed("c0").Cleanup(t.Context(), id, "", ""); problemOf(t, err).Code != "cleanup_not_allowed" {
+			t.Errorf("a cleanup of a job that waits: %v", err)
+		}
+		for range 2 { // its own answer may be lost, too: the same key says the same
+			if op, err := h.Client.Keyed("i1").Answer(t.Context(), id, []byte(`{"answer": "yes", "n": 1.50}`)); err != nil || op.Input.Given == nil || op.Input.Given.Number != 1 {
+				t.Fatalf("%v %+v", err, op.Input)
+			}
+		}
+		if op = h.Wait(id, 2*time.Minute, "observing"); op.Input == nil || op.Input.Given.Status != client.AskedUnknown {
+			t.Errorf("the job goes on, and nobody said that it took the answer: %+v", op.Input)
+		}
+		if op = h.Wait(id, time.Minute, "input_required"); !strings.Contains(op.Input.Text, "question 2") {
+			t.Errorf("%+v", op.Input)
+		}
+		if _, err := h.Client.Keyed("i2").Answer(t.Context(), id, []byte(`{"answer":"no"}`)); err != nil {
+			t.Fatal(err)
+		}
+		if op = h.Wait(id, 2*time.Minute, "succeeded"); op.Input == nil || op.Input.Given.Status != client.AskedDone || op.Input.Given.Number != 2 {
+			t.Errorf("%+v", op.Input)
+		}
+		if op, err := h.Client.Keyed("c1").Cleanup(t.Context(), id, "", "not needed any more"); err != nil || op.State != "succeeded" || op.Cleanup.Status == client.AskedDone {
+			t.Errorf("%v %+v", err, op.Cleanup)
+		}
+		for end := time.Now().Add(time.Minute); op.Cleanup == nil || op.Cleanup.Status != client.AskedDone; time.Sleep(time.Second) {
+			var err error
+			if op, err = h.Client.Get(t.Context(), id); err != nil || time.Now().After(end) {
+				t.Fatalf("%v %+v\n%s", err, op.Cleanup, h.Story(id))
+			}
+		}
+		j := m.Jobs()[0]
+		if !slices.Equal(j.Inputs, []string{`{"answer":"yes","n":1.50}`, `{"answer":"no"}`}) || j.Cleanups != 1 || !j.Gone || op.State != "succeeded" || len(op.Cleanup.Removed) != 1 {
+			t.Errorf("%+v\n%+v", j, op)
+		}
+		sent := map[simulator.Call]int{}
+		for _, r := range h.Sim.Requests(simulator.Filter{}) {
+			sent[r.Call]++
+		}
+		if sent[simulator.Input] != 3 || sent[simulator.Cleanup] != 2 || sent[simulator.Create] != 1 {
+			t.Errorf("%v\n%s", sent, h.Story(id))
+		}
+		// The result is here, whatever was removed there.
+		if a := ask(t, h, "GET", "/v1/operations/"+id+"/result", ""); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
 		}
 		keptPromises(t, h, id)
 	})

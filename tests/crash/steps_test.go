@@ -32,6 +32,10 @@ type scenario struct {
 	deadlines *client.Deadlines
 	// stopped lets the run end in a state that waits for a decision.
 	stopped bool
+	// until says that all has come of it that has to; nil: that it has ended.
+	until func(op client.Operation) bool
+	// judge says what is wrong with what the provider saw.
+	judge func(j simulator.Job) error
 	// rotates gives the provider another key when an upload is done.
 	rotates bool
 	// timers lets the process attend by what it knows; else by wake-ups alone.
@@ -111,6 +115,27 @@ func scenarios() []scenario {
 			name: "upload, another key", provider: "openai-batches", options: plain, next: adopt, rotates: true,
 			house: harness.Options{Builtin: []string{"openai-batches"}},
 			ends:  []string{"succeeded"}, deadlines: &client.Deadlines{Create: "5m"},
+		},
+		{
+			name: "input", provider: "example", options: short("running", "waiting", "running", "succeeded"), next: answerOnce, ends: []string{"succeeded"},
+			rules: []simulator.Rule{simulator.On(simulator.Input, simulator.NthOfJob(1), simulator.DropAnswer{Reset: true})},
+			judge: func(j simulator.Job) error {
+				if len(j.Inputs) != 1 || j.Inputs[0] != answerText {
+					return fmt.Errorf("the job took %q", j.Inputs)
+				}
+				return nil
+			},
+		},
+		{
+			name: "cleanup", provider: "example", options: short("running", "failed"), next: cleanUpOnce, ends: []string{"failed"},
+			rules: []simulator.Rule{simulator.On(simulator.Cleanup, simulator.NthOfJob(1), simulator.DropAnswer{Reset: true})},
+			until: func(op client.Operation) bool { return op.Cleanup != nil && op.Cleanup.Status == client.AskedDone },
+			judge: func(j simulator.Job) error {
+				if !j.Gone || j.Cleanups != 1 {
+					return fmt.Errorf("the job is gone: %t, by %d cleanups", j.Gone, j.Cleanups)
+				}
+				return nil
+			},
 		},
 		{
 			name: "throttled", provider: "example", options: plain, ends: []string{"succeeded"},
@@ -206,6 +231,26 @@ func cancelWhen(state string) func(context.Context, *rig, client.Operation) erro
 		_, err := r.Client.Cancel(ctx, op.ID, "test")
 		return err
 	}
+}
+
+const answerText = `{"answer":"yes"}`
+
+// answerOnce answers the first question of a job.
+func answerOnce(ctx context.Context, r *rig, op client.Operation) error {
+	if op.State != "input_required" || op.Input.Given != nil {
+		return nil
+	}
+	_, err := r.Client.Keyed("answer").Answer(ctx, op.ID, []byte(answerText))
+	return err
+}
+
+// cleanUpOnce asks for a cleanup of an operation that has ended.
+func cleanUpOnce(ctx context.Context, r *rig, op client.Operation) error {
+	if !op.Terminal || op.Cleanup != nil {
+		return nil
+	}
+	_, err := r.Client.Keyed("cleanup").Cleanup(ctx, op.ID, "", "test")
+	return err
 }
 
 // full also repeats the steps that an earlier course or moment had.
@@ -340,7 +385,7 @@ func (s scenario) play(r *rig, key string, one step, m mode) (problems []error) 
 			continue
 		}
 		op, id = now, now.ID
-		if !op.Terminal && !(s.stopped && op.Done) {
+		if !op.Terminal && !(s.stopped && op.Done) || s.until != nil && !s.until(op) {
 			rest = 0
 			if time.Since(start) > 20*time.Second {
 				wait = 4 * time.Second
@@ -372,6 +417,13 @@ func (s scenario) play(r *rig, key string, one step, m mode) (problems []error) 
 	}
 	if n := r.Sim.MaxAtOnceAny(); n > 1 {
 		problems = append(problems, fmt.Errorf("%d calls with side effects at once", n))
+	}
+	for _, j := range r.Sim.Jobs() {
+		if s.judge != nil && strings.Contains(string(j.Body), `"`+key+`"`) {
+			if err := s.judge(j); err != nil {
+				problems = append(problems, err)
+			}
+		}
 	}
 	problems = append(problems, r.audit(id)...)
 	if len(problems) > 0 {
