@@ -147,6 +147,7 @@ type Operation struct {
 	Session    string           `json:"session"`
 	Paused     *Paused          `json:"paused"` // nil: it is not
 	Tags       []Tag            `json:"tags"`
+	Expect     string           `json:"expect"`   // the rule that the result is held against
 	Cost       *Cost            `json:"cost"`     // nil: the contract does not say
 	Approval   *Approval        `json:"approval"` // nil: it needs none
 	Guarantee  Guarantee        `json:"guarantee"`

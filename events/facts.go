@@ -192,10 +192,18 @@ type IntentRecorded struct {
 	Cost     string // decimal text: what the contract says one job costs; "" where it does not
 	CostUnit string // of Cost and MaxCost
 
-	Offers Offers
+	Offers     Offers
+	ExpectForm uint64 // of Expect: [ExpectWords] or [ExpectRule]
 
 	Extra codec.Extra
 }
+
+// The forms of an expectation. Those that were recorded before there were rules are
+// words.
+const (
+	ExpectWords uint64 = 0 // for people; nothing checks them
+	ExpectRule  uint64 = 1 // an expression over the result, checked when it is collected
+)
 
 // Demand is a rule of the policy that wants an operation approved before anything is
 // sent.

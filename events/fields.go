@@ -37,6 +37,7 @@ func (f *IntentRecorded) Fields(v *codec.Visitor) {
 	codec.Text(v, "cst", &f.Cost)
 	codec.Text(v, "csu", &f.CostUnit)
 	codec.Nested(v, "of", &f.Offers)
+	codec.Uint(v, "exf", &f.ExpectForm)
 	codec.Rest(v, &f.Extra)
 }
 

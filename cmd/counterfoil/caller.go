@@ -159,6 +159,9 @@ func (a *app) show(op client.Operation) error {
 	if p := op.Problem; p != nil {
 		line("problem", "%s", trouble(p))
 	}
+	if op.Expect != "" {
+		line("expected", "%s", printable(op.Expect))
+	}
 	if r := op.Result; r != nil && r.SHA256 != "" {
 		line("result", "%d bytes of %s, sha256 %s", r.Size, r.MediaType, r.SHA256)
 		for _, check := range r.Checks {
@@ -300,6 +303,7 @@ same key and parameters gives the same operation as it then stands. Without
 	flags.StringVar(&s.Session, "session", "", "label of the caller's own session")
 	flags.StringVar(&s.Reference, "client-reference", "", "your own name for what is asked, by which list finds it")
 	flags.StringVar(&s.NotBefore, "not-before", "", "do not create before this time (RFC 3339 with zone)")
+	flags.StringVar(&s.Expect, "expect", "", "rule in CEL that the result must keep, such as 'result.total <= params.budget'")
 	flags.StringVar(&s.MaxCost, "max-cost", "", "refuse what costs more, in the provider's unit, such as 12.50")
 	flags.StringArrayVar(&tags, "tag", nil, "NAME=VALUE, repeatable")
 	flags.StringVar(&d.Create, "create-deadline", "", "until when a job must exist: 30m, or RFC 3339 with zone")

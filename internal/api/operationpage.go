@@ -39,6 +39,7 @@ since <time datetime="{{utc .View.Since}}">{{utc .View.Since}}</time>{{if .View.
 {{end}}{{with .View.Cancel}}<tr><th>cancel<td>wished{{if .TooLate}}, too late{{else if not .Possible}}, not possible{{end}}
 {{end}}{{with .View.Problem}}<tr><th>problem<td>{{.Code}} {{.Message}}{{with .Class}} ({{.}}){{end}}
 {{end}}{{with .View.Result}}<tr><th>result<td>{{.Size}} bytes of {{.MediaType}}, sha256 <code>{{.SHA256}}</code>{{range .Checks}}<br>check {{.Name}}: {{if .Passed}}passed{{else}}failed {{.Detail}}{{end}}{{end}}
+{{end}}{{with .View.Expect}}<tr><th>expected<td><code>{{.}}</code>
 {{end}}{{range .View.Tags}}<tr><th>{{.Name}}<td>{{.Value}}
 {{end}}{{with .Commands}}<tr><th>what you may do<td>{{range .}}<code>{{.}}</code><br>{{end}}
 {{end}}</table>

@@ -335,15 +335,9 @@ func (k check) verdict(v view, body []byte) events.Check {
 		out.Detail = badLine(body)
 		out.Passed = out.Detail == ""
 	case k.lines != nil:
-		n := 0
-		for line := range bytes.Lines(body) {
-			if len(bytes.TrimSpace(line)) > 0 {
-				n++
-			}
-		}
-		out.Passed, out.Detail = equals(k.lines, v, n, "lines")
+		out.Passed, out.Detail = equals(k.lines, v, lines(body), "lines")
 	case k.size != nil:
-		out.Passed, out.Detail = equals(k.size, v, len(body), "bytes")
+		out.Passed, out.Detail = equals(k.size, v, int64(len(body)), "bytes")
 	case len(body) > maxChecked:
 		out.Detail = fmt.Sprintf("the body has more than %d bytes and was not looked into", maxChecked)
 	default:
@@ -358,13 +352,13 @@ func (k check) verdict(v view, body []byte) events.Check {
 }
 
 // equals compares what was counted with what the expression expects.
-func equals(e *expression, v view, got int, what string) (passed bool, detail string) {
+func equals(e *expression, v view, got int64, what string) (passed bool, detail string) {
 	switch want, ok, err := e.number(v.vars); {
 	case err != nil:
 		return false, cause(err)
 	case !ok:
 		return false, "the number to compare with is absent: " + clip(e.source, 200)
-	case want != int64(got):
+	case want != got:
 		return false, fmt.Sprintf("has %d %s, expected %d", got, what, want)
 	}
 	return true, ""

@@ -17,7 +17,7 @@ type SubmitBody struct {
 	Params    jsontext.Value    `json:"params" doc:"What the provider is to be given, as its contract says; {} if there is nothing. Numbers must survive as doubles: send others as strings."`
 	Deadlines *DeadlinesBody    `json:"deadlines" required:"false" doc:"Those not named are the contract's."`
 	NotBefore *string           `json:"not_before" required:"false" format:"date-time" example:"2030-01-31T09:00:00Z" doc:"The create is not sent before. It must be before the create deadline."`
-	Expect    *string           `json:"expect" required:"false" maxLength:"1024" doc:"What the result should be, in your words, at most 1024 bytes. It is kept and shown in the timeline; nothing checks it yet."`
+	Expect    *string           `json:"expect" required:"false" maxLength:"1024" example:"result.total <= params.budget" doc:"A rule that the result must keep: an expression in CEL over result, params, result_size, result_lines, media_type and job_class, on one line of at most 1024 bytes. Where it does not hold, or cannot be evaluated, the operation stops as result_validation_failed."`
 	MaxCost   *string           `json:"max_cost" required:"false" pattern:"^[0-9]{1,15}(\\.[0-9]{1,6})?$" example:"12.50" doc:"A decimal number as text, in the unit that GET /v1/capabilities names for the provider: what costs more, or where the cost is not known, is refused."`
 	Tags      map[string]string `json:"tags" required:"false" maxProperties:"32" doc:"Your labels. A name is 1 to 64 of a-z, 0-9, _, - and .; a value has at most 256 bytes and no control characters."`
 	Approval  *string           `json:"approval" required:"false" maxLength:"1024" doc:"A note on who approved it, at most 1024 bytes. It is kept and shown in the timeline."`

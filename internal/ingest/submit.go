@@ -238,6 +238,9 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	if err != nil {
 		return plan{}, err
 	}
+	if err := checkExpectation(c, s); err != nil {
+		return plan{}, err
+	}
 	if p.before, err = v.predecessors(ctx, r.Caller, s, id); err != nil {
 		return plan{}, err
 	}
@@ -249,6 +252,9 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 		Deadlines: deadlines, Policy: policy, Promises: promises, Rules: projections.RulesFor(c.Offers()), Offers: c.Offers(),
 	}
 	p.intent.Cost, p.intent.CostUnit = cost, unit
+	if s.Expect != "" {
+		p.intent.ExpectForm = events.ExpectRule
+	}
 	v.demand(r.Caller, s, p.intent)
 	return p, nil
 }
@@ -278,6 +284,27 @@ func costOf(c *contract.Contract, s *Submission) (cost, unit string, err error) 
 		return "", "", r.Say("it would cost {cost} {unit}, more than max_cost, {max_cost}", values)
 	}
 	return amount.String(), unit, nil
+}
+
+// checkExpectation types what the caller expects of the result, so that what cannot hold
+// for want of a name is said while somebody is there to correct it.
+func checkExpectation(c *contract.Contract, s *Submission) error {
+	if s.Expect == "" {
+		return nil
+	}
+	if c.ResultSource == contract.ResultNone {
+		return invalid("/expect", FieldNotAllowed, "cannot be held against anything: jobs of provider {provider} have no result", Values{"provider": s.Provider})
+	}
+	var problems []FieldError
+	_, wrong := contract.ParseExpectation(s.Expect)
+	for _, p := range wrong {
+		problems = append(problems, Wrong("/expect", FieldNotAllowed, "is no rule on the result: {what} (at character {at_character})",
+			Values{"what": clean(p.Message), "at_character": p.At}))
+	}
+	if len(problems) > 0 {
+		return Refuse(problems...)
+	}
+	return nil
 }
 
 // unknownProvider refuses a provider that there is not.

@@ -46,7 +46,6 @@ const (
 	WarnResultOnce   WarningCode = "result_is_read_once"
 	WarnHeld         WarningCode = "provider_on_hold"
 	WarnApproval     WarningCode = "approval_needed"
-	WarnNotChecked   WarningCode = "not_checked"
 )
 
 // validate says what a submit would do. It takes the same way as a submit as far as
@@ -114,7 +113,6 @@ func (v *Service) warnings(ctx context.Context, s projections.State) ([]Warning,
 	add(p.Guarantee == events.AskAfterLoss, WarnAskAfterLoss, "If the answer to the create is lost, the operation stops and somebody has to decide.")
 	add(!p.Cancels, WarnNoCancel, "The provider has no way to cancel a job: a cancel counts only until the create is sent.")
 	add(p.HasResult && !p.RepeatResult, WarnResultOnce, "The provider gives the result once: if its answer is lost, so is the result.")
-	add(s.Intent.Expect != "", WarnNotChecked, "expect is kept and shown; nothing checks it.")
 	return list, nil
 }
 

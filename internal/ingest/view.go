@@ -52,6 +52,7 @@ type View struct {
 	Started    time.Time              `json:"started" doc:"When it was submitted."`
 	Since      time.Time              `json:"since" doc:"When the state was entered."`
 
+	Expect    string        `json:"expect,omitempty" doc:"The rule that the result is held against when it is collected: the check expect of the result says whether it holds."`
 	Cost      *CostView     `json:"cost,omitempty" doc:"What one job costs, as the contract says."`
 	Approval  *ApprovalView `json:"approval,omitempty" doc:"Where a rule of the operator's policy demands one: nothing is sent before."`
 	Guarantee GuaranteeView `json:"guarantee" doc:"What holds after a create whose answer was lost."`
@@ -259,6 +260,9 @@ func ViewOf(s projections.State, now time.Time) View {
 		v.Input.URL, v.Input.Text = s.Job.InputURL, clean(s.Job.InputText)
 	}
 	v.Cleanup = cleanupView(s)
+	if s.Intent.ExpectForm == events.ExpectRule {
+		v.Expect = s.Intent.Expect
+	}
 	v.Cost = costView(&s.Intent)
 	if v.Approval = approvalView(s); v.Approval != nil && v.Approval.State == ApprovalPending {
 		v.WaitingFor, v.Because = "approval", v.Approval.waits()

@@ -125,7 +125,7 @@ type (
 		Params    map[string]any    `json:"params" jsonschema:"The provider's parameters, as get_capabilities lists them; {} if there are none. Send numbers beyond 2^53 as text."`
 		Deadlines submitDeadlines   `json:"deadlines" jsonschema:"Lengths of time such as 90s, 2h30m or 7d, or RFC 3339 times."`
 		NotBefore string            `json:"not_before" jsonschema:"RFC 3339 time before which nothing is sent to the provider."`
-		Expect    string            `json:"expect" jsonschema:"What the result should be, in your words; kept, and checked by nothing yet."`
+		Expect    string            `json:"expect" jsonschema:"A rule the result must keep, a CEL expression such as result.total <= params.budget. Where it does not hold the operation stops as result_validation_failed, and the result is not accepted."`
 		MaxCost   string            `json:"max_cost" jsonschema:"A decimal number as text, in the provider's cost_unit of get_capabilities. What would cost more is refused, before anything is recorded."`
 		Tags      map[string]string `json:"tags" jsonschema:"Labels of yours, at most 32."`
 		Approval  string            `json:"approval" jsonschema:"Reference of an approval you have."`

@@ -875,10 +875,14 @@ func (p *Poller) claimFound(ctx context.Context, s projections.State, fact *even
 // before the fact leaves the result to be read again where that is safe; where
 // it is not, the open attempt is presumed and the result is unavailable.
 func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e workflow.CollectResult) (projections.State, error) {
+	// Before anything is read: a result that can be read once is not to be lost over it.
+	expect, err := p.expectation(ctx, s)
+	if err != nil {
+		return s, err
+	}
 	number := uint64(0)
 	if e.Attempt != nil {
 		var applied bool
-		var err error
 		number = e.Attempt.Number
 		s, applied, err = p.permit(ctx, s, &events.ResultAttempted{Attempt: *e.Attempt}, *e.Attempt)
 		switch {
@@ -913,6 +917,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 			s, _, err := p.append(ctx, s, &events.ResultFailed{Attempt: number, Outcome: events.ResultError, Call: call})
 			return s, err
 		}
+		r.Checks = append(r.Checks, expect(contract.Expected{Result: result, MediaType: r.MediaType, Class: s.Job.Class})...)
 		digest, err := p.cfg.Journal.PutPayload(ctx, result)
 		if err != nil {
 			return s, fmt.Errorf("store the result: %w", err)
@@ -922,6 +927,44 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 		})
 		return s, err
 	})
+}
+
+// expectation gives what makes the check of the caller's expectation, which is none where
+// nothing is expected. What is expected was typed at submit; where this program cannot
+// read it, or the parameters that it looks at are gone, the check fails and says so.
+func (p *Poller) expectation(ctx context.Context, s projections.State) (func(contract.Expected) []events.Check, error) {
+	failing := func(detail string) func(contract.Expected) []events.Check {
+		return func(contract.Expected) []events.Check {
+			return []events.Check{{Name: contract.ExpectCheck, Detail: detail}}
+		}
+	}
+	switch {
+	case s.Intent.Expect == "" || s.Intent.ExpectForm == events.ExpectWords:
+		return func(contract.Expected) []events.Check { return nil }, nil
+	case s.Intent.ExpectForm != events.ExpectRule:
+		return failing("this program does not know the form of the expectation"), nil
+	}
+	rule, problems := contract.ParseExpectation(s.Intent.Expect)
+	if len(problems) > 0 {
+		return failing("this program cannot read the expectation: " + problems[0].Message), nil
+	}
+	var params []byte
+	if rule.NeedsParams() {
+		err := p.steadily(ctx, func() (err error) {
+			params, err = p.cfg.Journal.Payload(ctx, s.Intent.Payload)
+			return err
+		})
+		switch {
+		case errors.Is(err, journal.ErrNoPayload):
+			return failing("the parameters that the expectation looks at are not stored any more"), nil
+		case err != nil:
+			return nil, fmt.Errorf("read the parameters that the result is held against: %w", err)
+		}
+	}
+	return func(in contract.Expected) []events.Check {
+		in.Params = params
+		return []events.Check{rule.Check(in)}
+	}, nil
 }
 
 // fetch makes the contract's result call and reads the files it leads to, at
