@@ -37,6 +37,7 @@ func steps(every time.Duration, states ...string) simulator.Options {
 func scenarios() []scenario {
 	quick := steps(300*time.Millisecond, "queued", "running", "succeeded")
 	slow := steps(1500*time.Millisecond, "queued", "running", "succeeded")
+	slower := steps(4*time.Second, "queued", "running", "succeeded") // time enough to be told to stop
 	long := steps(time.Hour, "running", "succeeded")
 	first := simulator.NthOfToken(1)
 	return []scenario{
@@ -79,7 +80,7 @@ func scenarios() []scenario {
 		},
 		{name: "cancelled", provider: "example", story: "cancelled while it runs", options: long, then: cancelIt, state: "cancelled"},
 		{
-			name: "cancelled-late", provider: "example", story: "cancelled, acknowledged, and finished all the same", options: slow,
+			name: "cancelled-late", provider: "example", story: "cancelled, acknowledged, and finished all the same", options: slower,
 			rules: []simulator.Rule{simulator.On(simulator.Cancel, simulator.Always(), simulator.CancelIgnored)}, then: cancelIt, state: "succeeded",
 		},
 		{
