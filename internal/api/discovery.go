@@ -186,7 +186,8 @@ func asyncDocument(build string, intents bool) []byte {
 		"channels": object{
 			"operationEvents": one,
 			"events": channel(of["all"], "/v1/events", "All operations of the caller",
-				"The same, for all operations that the caller may see: facts, each with the operation as it stood by then. ?of= and ?provider= choose."),
+				"The same, for all operations that the caller may see: facts, each with the operation as it stood by then. ?of= and ?provider= choose. "+
+					"The stream begins with an id and no data: where it is, for who is cut off before the first event. Such ids come later, too."),
 		},
 		"operations": object{
 			"tellOperation": operation("operationEvents", "Tell what happens to an operation"),

@@ -244,7 +244,9 @@ func watchSheet() sheet {
 func feedSheet() sheet {
 	return sheet{
 		id: "watchOperations", tag: tagOperations, title: "Follow all your operations as it happens",
-		text:    "Server-sent events, each a CloudEvent in JSON: one for every fact, with the operation as it stands by then in short.",
+		text: "Server-sent events, each a CloudEvent in JSON: one for every fact, with the operation as it stands by then in short. " +
+			"It begins with an id and no data, which a browser takes note of and does not dispatch: where the stream is. Such ids come later, too. " +
+			"Who comes back with the last id is told what it missed.",
 		params:  []string{paramWhose, paramOf, paramResume, paramLastEvent},
 		answers: []outcome{{status: http.StatusOK, text: "The stream.", media: eventStream}},
 		codes:   []ingest.Code{ingest.CodeNotAcceptable, ingest.CodeCursorInvalid, ingest.CodeCursorExpired, ingest.CodeTooManyStreams, ingest.CodeForbidden},

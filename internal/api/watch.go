@@ -43,6 +43,13 @@ func (s *stream) event(id uint64, name string, data []byte) {
 	s.buffer = append(append(s.buffer, data...), "\n\n"...)
 }
 
+// at adds where a stream is although nothing is told, in an event that only has an id: a
+// browser dispatches none without data, and goes on behind its id when it connects again
+// (section 9.2.6).
+func (s *stream) at(id uint64) {
+	s.buffer = append(strconv.AppendUint(append(s.buffer, "id: "...), id, 10), "\n\n"...)
+}
+
 // flush sends what was added.
 func (s *stream) flush() error {
 	// A caller who does not read is cut off; one who reads slowly is not.
@@ -200,7 +207,11 @@ func (h *handler) feed(ctx context.Context, c *call) (answer, error) {
 		ctx, stop := untilStopping(ctx)
 		defer stop()
 		s := h.stream(to)
-		s.buffer = append(strconv.AppendInt(append(s.buffer, "retry: "...), retryHint, 10), "\n\n"...)
+		s.buffer = append(strconv.AppendInt(append(s.buffer, "retry: "...), retryHint, 10), '\n')
+		// Whoever is cut off before anything is told goes on here, and not at the end of
+		// the ledger by then.
+		at := f.At()
+		s.at(at)
 		for err := s.flush(); err == nil; {
 			var told *ingest.Told
 			told, err = f.Next(ctx, beatTime)
@@ -211,8 +222,15 @@ func (h *handler) feed(ctx context.Context, c *call) (answer, error) {
 			case !h.entitled(c):
 				return nil
 			case told == nil:
+				// What happens to others brings it on, too, or its place would be too far
+				// behind one day.
+				if now := f.At(); now != at {
+					at = now
+					s.at(at)
+				}
 				err = s.beat()
 			default:
+				at = told.Sequence
 				s.event(told.Sequence, told.Type, told.Text)
 				err = s.flush()
 			}

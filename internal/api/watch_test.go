@@ -36,6 +36,7 @@ type listener struct {
 	done   chan struct{}
 	broken bool          // writes fail
 	gate   chan struct{} // not nil: a write waits until it is closed
+	at     string        // id of the last event without data that was taken
 }
 
 func (l *listener) Header() http.Header { return l.header }
@@ -107,6 +108,8 @@ func (l *listener) take(t *testing.T) (list []sse, beats int) {
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		switch line := lines.Text(); {
+		case line == "" && e.id != "" && e.name+e.data == "":
+			l.at, e = e.id, sse{} // it says where the stream is, and nothing else
 		case line == "" && e != sse{}:
 			list, e = append(list, e), sse{}
 		case line == ": hb":
@@ -525,6 +528,40 @@ func TestFeed(t *testing.T) {
 		list, _ = none.take(t)
 		expect(t, list)
 		none.leave()
+	})
+}
+
+// A feed says where it begins before it tells anything, and where it is when nothing that
+// it passed was its caller's: who is cut off there goes on with what came since.
+func TestFeedSaysWhereItIs(t *testing.T) {
+	watched(t, func(t *testing.T, h *harness, _ bool) {
+		empty := h.listen("alice", "/v1/events", nil)
+		if empty.take(t); empty.at != "0" {
+			t.Errorf("the feed of an empty ledger begins at %q", empty.at)
+		}
+		empty.leave()
+		h.submitted("alice", "before")
+		l := h.listen("alice", "/v1/events", nil)
+		if text := l.text.String(); text != "retry: 2000\nid: 1\n\n" {
+			t.Errorf("a feed begins with %q", text)
+		}
+		l.leave() // before its first event
+		h.submitted("alice", "missed")
+		back := h.listen("alice", "/v1/events", map[string]string{"Last-Event-ID": "1"})
+		list, _ := back.take(t)
+		expect(t, list, "2 intent.recorded")
+		h.submitted("bob", "his")
+		time.Sleep(beatTime + time.Second)
+		list, beats := back.take(t)
+		if expect(t, list); back.at != "3" || beats != 1 {
+			t.Errorf("behind another's fact the feed is at %q, with %d beats", back.at, beats)
+		}
+		back.at = ""
+		time.Sleep(beatTime)
+		if back.take(t); back.at != "" {
+			t.Errorf("with nothing new the feed says that it is at %q", back.at)
+		}
+		back.leave()
 	})
 }
 

@@ -383,6 +383,9 @@ func (v *Service) Feed(ctx context.Context, r FeedRequest) (*Feed, error) {
 	}}, nil
 }
 
+// At is the ledger sequence behind which nothing was told yet.
+func (f *Feed) At() uint64 { return f.cursor }
+
 // Close ends the stream.
 func (f *Feed) Close() { f.close() }
 
