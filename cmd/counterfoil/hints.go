@@ -37,6 +37,18 @@ func ownHint(code string) string {
 		return "is the service of another version than this command? counterfoil version says this one's"
 	case "unknown_provider":
 		return "counterfoil contract list shows the built-in ones; the operator knows which others there are"
+	case "self_approval":
+		return "somebody with the key of another principal approves it; counterfoil get --output json shows its decision_url"
+	case "approval_differs":
+		return "look again with counterfoil get, and give --digest as it shows it"
+	case "cost_exceeds_max":
+		return "ask for less, or give a larger --max-cost"
+	case "cost_unknown":
+		return "leave out --max-cost if any cost will do: nothing can be held against it"
+	case "rate_exceeded", "operation_moving":
+		return "send it again in a while with the same --key"
+	case "too_many_open":
+		return "send it again with the same --key once some have ended; counterfoil list shows them: cancel what is not needed, and decide on what has stopped"
 	case "not_held":
 		return "counterfoil holds lists them; a hold on one provider and the one on all are released each by itself"
 	case "hold_is_stronger":

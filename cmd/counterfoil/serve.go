@@ -57,7 +57,10 @@ Which secret belongs to which account of which provider is said in a credentials
 file, and by --credential, --hook-secret and --base-url, which win over it. All
 of them hold references, never a secret: env:NAME or file:PATH, and others must
 not be able to read the files. Secrets and the credentials file may change while
-it runs. See docs/CREDENTIALS.md.`,
+it runs. See docs/CREDENTIALS.md.
+
+A policy file (--policy) says which requests another principal has to approve
+before anything is sent; it may change while it runs, too. See docs/POLICY.md.`,
 		Args: exactly(0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := launch.Log(a.stderr, o.LogLevel)

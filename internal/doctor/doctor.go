@@ -122,6 +122,8 @@ type Config struct {
 	// since when; "" if it is. Writing is since when it is seen being written in
 	// place; zero if it is not. Nil where there is none.
 	CredentialsFile func() (problem string, since, writing time.Time)
+	// PolicyFile says the same of the policy file. Nil where there is none.
+	PolicyFile func() (problem string, since, writing time.Time)
 	// Contract gives a contract by the digest an operation recorded.
 	Contract func(ctx context.Context, digest events.Digest) (*contract.Contract, error)
 }
@@ -318,13 +320,19 @@ func (v *visit) storeClock() {
 
 // accounts says of each configured account whether its calls can leave.
 func (v *visit) accounts() []Account {
-	if v.d.cfg.CredentialsFile != nil {
-		problem, since, writing := v.d.cfg.CredentialsFile()
+	for _, file := range []struct {
+		name string
+		look func() (problem string, since, writing time.Time)
+	}{{"credentials file", v.d.cfg.CredentialsFile}, {"policy file", v.d.cfg.PolicyFile}} {
+		if file.look == nil {
+			continue
+		}
+		problem, since, writing := file.look()
 		if problem != "" {
-			v.add("credentials file", "", Fail, fmt.Sprintf("not in use as it is since %s, what it said before still holds: %s", clock(since), problem), "correct the file; it is read again by itself")
+			v.add(file.name, "", Fail, fmt.Sprintf("not in use as it is since %s, what it said before still holds: %s", clock(since), problem), "correct the file; it is read again by itself")
 		}
 		if !writing.IsZero() {
-			v.add("credentials file", "", Warn, "being written in place since "+clock(writing)+", what it said before still holds", "leave it alone: it is read once nobody has written it for 10 s; a file that is renamed into its place counts at once")
+			v.add(file.name, "", Warn, "being written in place since "+clock(writing)+", what it said before still holds", "leave it alone: it is read once nobody has written it for 10 s; a file that is renamed into its place counts at once")
 		}
 	}
 	list := v.d.cfg.Accounts(v.ctx)

@@ -252,6 +252,7 @@ func TestEachCheck(t *testing.T) {
 		{"answers come from a cache", true, func(w *world) { w.provider.answer.Header.Set("Age", "60") }},
 		{"the credentials file is in use", false, func(w *world) {
 			w.config.CredentialsFile = func() (string, time.Time, time.Time) { return "", time.Time{}, time.Time{} }
+			w.config.PolicyFile = w.config.CredentialsFile
 			w.config.Sync = "interval"
 		}},
 		{"a credential leads to nothing", false, func(w *world) { w.provider.missing = map[string]bool{"env:REPLICATE": true} }},

@@ -26,6 +26,10 @@ func (s *Service) Doctor() *doctor.Doctor {
 			status := s.Credentials()
 			return status.Problem, status.Since, status.Writing
 		},
+		PolicyFile: func() (problem string, since, writing time.Time) {
+			status := s.cfg.Rules.Status()
+			return status.Problem, status.Since, status.Writing
+		},
 		Accounts: func(ctx context.Context) []doctor.Account {
 			var list []doctor.Account
 			for _, p := range s.Providers(ctx) {

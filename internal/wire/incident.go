@@ -122,25 +122,12 @@ func (s *Service) checks() []telemetry.Check {
 		})
 	}
 	if s.cfg.Credentials != nil {
-		list = append(list, telemetry.Check{
-			Name: "credentials", Do: "The credentials file as it is now is not in use; the version before it is. It is wrong, or being written in place: then it counts once it has been left alone for 10 s. The log says which.",
-			Where: func() string {
-				status := s.Credentials()
-				if status.Where == "" && !status.Writing.IsZero() {
-					return "being written"
-				}
-				return status.Where
-			},
-			Look: func(context.Context) error {
-				switch status := s.Credentials(); {
-				case status.Problem != "":
-					return errors.New(status.Problem)
-				case !status.Writing.IsZero():
-					return errors.New("the credentials file is being written in place")
-				}
-				return nil
-			},
-		})
+		list = append(list, fileCheck("credentials", "The credentials file as it is now is not in use; the version before it is. It is wrong, or being written in place: then it counts once it has been left alone for 10 s. The log says which.",
+			s.cfg.Credentials.Status))
+	}
+	if s.cfg.Rules != nil {
+		list = append(list, fileCheck("policy", "The policy file as it is now is not in use; the rules before it are. It is wrong, or being written in place: then it counts once it has been left alone for 10 s. The log says which.",
+			s.cfg.Rules.Status))
 	}
 	if s.reserve != nil {
 		list = append(list, telemetry.Check{
@@ -155,6 +142,29 @@ func (s *Service) checks() []telemetry.Check {
 		})
 	}
 	return list
+}
+
+// fileCheck says whether a file that is followed is in use as it is.
+func fileCheck(name, do string, look func() FileStatus) telemetry.Check {
+	return telemetry.Check{
+		Name: name, Do: do,
+		Where: func() string {
+			status := look()
+			if status.Where == "" && !status.Writing.IsZero() {
+				return "being written"
+			}
+			return status.Where
+		},
+		Look: func(context.Context) error {
+			switch status := look(); {
+			case status.Problem != "":
+				return errors.New(status.Problem)
+			case !status.Writing.IsZero():
+				return fmt.Errorf("%s is being written in place", status.Path)
+			}
+			return nil
+		},
+	}
 }
 
 // RunAdmin serves metrics and health to whoever runs the service until ctx ends,

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -24,6 +26,18 @@ func OpenPolicy(cfg PolicyConfig) (*PolicyFile, error) {
 	p.file.cfg = fileConfig[contract.Policy]{
 		what: "policy file", path: cfg.Path, limit: contract.MaxFile, now: cfg.Now,
 		parse: func(text []byte) (*contract.Policy, error) { return contract.ParsePolicy(cfg.Path, text) },
+		where: func(err error) string {
+			var wrong *contract.ParseError
+			if !errors.As(err, &wrong) {
+				return ""
+			}
+			first := wrong.Problems[0]
+			text := fmt.Sprintf("line %d", first.Line)
+			if first.Field != "" {
+				text += ", " + first.Field
+			}
+			return text
+		},
 		told: func(news fileNews, problem string) {
 			switch news {
 			case fileWritten:

@@ -70,7 +70,7 @@ func TestPolicyFileIsFollowed(t *testing.T) {
 		},
 	} {
 		log.Reset()
-		if change(); now1() != "second" || !strings.Contains(file.Status().Problem, problem) || !strings.Contains(log.String(), "the policy file cannot be used") {
+		if change(); now1() != "second" || (file.Status().Where == "line 3, approval[third].when") != (problem == "undeclared reference") || !strings.Contains(file.Status().Problem, problem) || !strings.Contains(log.String(), "the policy file cannot be used") {
 			t.Errorf("%s: %+v: %s", problem, file.Status(), &log)
 		}
 	}
