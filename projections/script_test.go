@@ -295,6 +295,9 @@ func (a args) fact(name string) events.Fact {
 	case "input.attempted":
 		return &events.InputAttempted{Attempt: a.attempt(&st.Inputs)}
 	case "input.answered":
+		if !st.Intent.Offers.Input { // of nobody's attempt
+			return &events.InputAnswered{Attempt: 1, Outcome: events.CallOutcome(a.outcome)}
+		}
 		return &events.InputAnswered{Attempt: a.num("n", max(st.Inputs.Made, 1)), Outcome: events.CallOutcome(a.outcome), Call: a.call()}
 	case "cleanup.requested":
 		f := &events.CleanupRequested{Who: "team-a", JobID: st.Job.ID, Claim: events.ClaimOwn}
