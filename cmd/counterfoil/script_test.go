@@ -54,7 +54,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"exits": exits, "keep": keep, "served": served, "provider": provider,
+			"exits": exits, "until": until, "keep": keep, "served": served, "provider": provider,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -78,6 +78,24 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if code != want {
 		ts.Fatalf("exit code %d, want %d\n%s%s", code, want, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	}
+}
+
+// until runs a command again and again until what it prints matches.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN COMMAND...")
+	}
+	pattern, err := regexp.Compile(args[0])
+	ts.Check(err)
+	for end := time.Now().Add(time.Minute); ; {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("it never matched %q:\n%s", args[0], ts.ReadFile("stdout"))
+		}
 	}
 }
 
@@ -111,6 +129,7 @@ func served(ts *testscript.TestScript, neg bool, args []string) {
 	s.mount("example", "default", steps(quick, "queued", "running", "succeeded"))
 	s.mount("example", "endless", steps(time.Hour, "running", "succeeded"))
 	s.mount("example", "fails", steps(quick, "queued", "failed"))
+	s.mount("example", "asks", steps(quick, "running", "waiting", "succeeded"))
 	s.mount("example-ask", "lost", steps(quick, "running", "succeeded"),
 		simulator.On(simulator.Create, simulator.Always(), simulator.DropAnswer{Reset: true}))
 	s.mount("example-ask", "moved", steps(quick, "running", "succeeded"),

@@ -419,7 +419,7 @@ func FuzzAnswers(f *testing.F) {
 	for _, e := range entries {
 		all = append(all, builtin(f, strings.TrimSuffix(e.Name(), ".yaml")))
 	}
-	all = append(all, prepared(f))
+	all = append(all, prepared(f), parse(f, answering(f)))
 	f.Add(202, "Location", "/v1/jobs/a", []byte(`{"job_id":"a","state":"queued"}`), false)
 	f.Add(409, "Retry-After", "5", []byte(`{"code":"in_progress"}`), false)
 	f.Add(200, "Retry-After", "Mon, 21 Sep 2026 14:14:08 GMT", []byte(`{"job_id":9007199254740993,"state":"succeeded","progress":1e400}`), false)
@@ -512,6 +512,12 @@ func fuzzOne(t *testing.T, c *Contract, a Answer, in Inputs) {
 	}
 	for step := range steps + 1 {
 		fuzzPrepare(t, c, step, a, in)
+	}
+	for kind, further := range map[string]FurtherReading{"input": c.ReadInput(a, in), "cleanup": c.ReadCleanup(a, in)} {
+		good := !a.Truncated && (further.Class == events.ErrorNone) == (further.Outcome == events.CallDone)
+		if known := further.Outcome == events.CallDone || further.Outcome == events.CallRefused; known && !good || !known && (further.Outcome != events.CallAmbiguous || further.Class == events.ErrorNone) {
+			t.Fatalf("%s: %s %+v", c.Name, kind, further)
+		}
 	}
 	if w, err := c.ReadWebhook(a.Body, a.Header); err == nil && !validName(w.JobID, maxID) {
 		t.Fatalf("%s: webhook %+v", c.Name, w)
