@@ -173,7 +173,10 @@ func text(r Report) string {
 }
 
 func state(n int, phase projections.Phase, change ...func(*projections.State)) projections.State {
-	s := projections.State{Operation: fmt.Sprintf("op_%d", n), Phase: phase, Since: noon.Add(-time.Hour), NextLook: noon.Add(time.Minute)}
+	s := projections.State{Operation: fmt.Sprintf("op_%d", n), Phase: phase, Since: noon.Add(-time.Hour)}
+	if !phase.Terminal() {
+		s.NextLook = noon.Add(time.Minute)
+	}
 	s.Intent.Provider, s.Intent.Account, s.Intent.Principal, s.Intent.Rules = "replicate", "default", "alice", projections.Rules
 	for _, f := range change {
 		f(&s)
@@ -383,6 +386,22 @@ func TestEachCheck(t *testing.T) {
 				state(3, projections.PhaseObserving, late(time.Hour)),
 			}
 			w.ledger.moved = map[string]projections.State{"op_3": state(3, projections.PhaseSucceeded)}
+		}},
+		{"calls after the end", false, func(w *world) {
+			cleanup := func(in time.Duration) func(*projections.State) {
+				return func(s *projections.State) {
+					s.NextLook, s.WaitingFor, s.Because = noon.Add(in), "cleanup", "a cleanup was asked for"
+				}
+			}
+			w.ledger.states = []projections.State{
+				state(1, projections.PhaseSucceeded, cleanup(-time.Hour)),
+				state(2, projections.PhaseFailed, cleanup(time.Hour), deferred(events.DeferHold)),
+				state(3, projections.PhaseCancelled, cleanup(time.Minute), func(s *projections.State) {
+					s.Paused = true // no cleanup rests for that
+					s.Pace.Failures, s.Problem = 3, projections.Problem{Class: events.ErrorServer}
+				}),
+				state(4, projections.PhaseSucceeded, func(s *projections.State) { s.Paused = true }),
+			}
 		}},
 		{"calls fail again and again", false, func(w *world) {
 			failing := func(class events.ErrorClass, n uint64, words string) func(*projections.State) {

@@ -16,7 +16,7 @@ import (
 
 const (
 	maxPages = 10  // of the history, each a bounded scan
-	maxOpen  = 500 // operations that have not ended, to be looked at
+	maxOpen  = 500 // operations that have something to come, to be looked at
 	maxStuck = 100 // to be reported
 	// A wake-up may be leased by a worker that died (30 s) and waited for.
 	lateAfter = 2 * time.Minute
@@ -28,7 +28,7 @@ func (v *visit) operations() {
 	var before uint64
 	for range maxPages {
 		page, err := j.Records(v.ctx, before, maxOpen-len(v.open), func(r *projections.Record) bool {
-			return !r.State.Phase.Terminal()
+			return open(&r.State)
 		})
 		if err != nil {
 			v.add("operations", "", Fail, err.Error(), "see that the store answers")
@@ -95,6 +95,10 @@ func (v *visit) operations() {
 	v.add("operations", "", status, seen)
 }
 
+// open reports whether something is to come of an operation: it has not ended, or a
+// call is due after its end, a cleanup or the last look-up for stray jobs.
+func open(s *projections.State) bool { return !s.Phase.Terminal() || !s.NextLook.IsZero() }
+
 // Kinds of operations that do not go on.
 const (
 	nameStopped = "stopped"
@@ -113,7 +117,7 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 		where += " (" + string(s.Quarantine) + ")"
 	}
 	switch {
-	case s.Phase.Terminal():
+	case !open(&s):
 		return c, false
 	case s.Phase.Stopped():
 		c.Name, c.Status = nameStopped, Warn
@@ -134,7 +138,7 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 		c.Seen = fmt.Sprintf("%s, creates deferred: %s", where, s.Pace.Resting)
 		c.Do = []string{v.deferredHelp(s, s.Pace.Resting)}
 		return c, true
-	case s.Paused:
+	case s.Paused && !s.Phase.Terminal():
 		c.Name, c.Status = nameRests, Warn
 		c.Seen = where + ", paused: creates and collections rest"
 		c.Do = []string{"counterfoil resume " + s.Operation}
@@ -144,6 +148,8 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 		c.Seen = fmt.Sprintf("%s, was due at %s, %s ago, to %s: %s", where, clock(s.NextLook), span(v.at.Sub(s.NextLook)), s.WaitingFor, s.Because)
 		c.Do = []string{"look in the service's log for this operation; if all workers are busy, raise --workers", "counterfoil timeline " + s.Operation}
 		return c, true
+	case s.Phase.Terminal():
+		return c, false // calls after the end are bounded
 	}
 	if trouble, ok := runbook.TroubleOf(s); ok && trouble.Lasts {
 		c.Name, c.Status = nameFails, Warn
