@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -354,12 +355,9 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 		return nil, false, err
 	}
 	defer release()
-	// Each was found free just now. One that another operation took since leaves the
-	// claims before it, for the same request to find.
-	for _, i := range fresh {
-		refused.add(i, v.claimAdopted(ctx, items[i].plan.intent, items[i].id))
-	}
-	if err := refused.whole(); err != nil {
+	claims, err := v.claimAll(ctx, items, fresh, &refused)
+	if err != nil {
+		v.withdraw(ctx, claims...) // no intent was sent
 		return nil, false, err
 	}
 	var drafts sync.WaitGroup
@@ -376,13 +374,14 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 		all.link(items[i].plan.before)
 	}
 	// A crash before this write leaves payloads that nothing names, and claims of jobs that
-	// were to be adopted, which the same request finds to be its own; a crash after it
-	// leaves all operations, which that finds by their ids.
+	// were to be adopted, which the same request finds to be its own and which lapse; a crash
+	// after it leaves all operations, which that finds by their ids.
 	after, outcome, err := v.cfg.Journal.AppendAll(ctx, all.states, all.facts)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("submit a batch of %d: %w", len(items), err)
 	case outcome == journal.Superseded:
+		v.withdraw(ctx, claims...) // none of the intents can be stored any more
 		return nil, true, nil
 	}
 	for n, i := range fresh {
@@ -392,12 +391,16 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 	return out, false, nil
 }
 
-// takeTurns waits for the turns at the operations that items name, and checks those again:
-// they have moved meanwhile where others named them, too.
+// takeTurns waits for the turns at the operations that items name and at the jobs that they
+// adopt, and checks the operations again: they have moved meanwhile where others named them,
+// too.
 func (v *Service) takeTurns(ctx context.Context, caller Caller, items []item, fresh []int, refused *refusals) (release func(), err error) {
 	var named []string
 	for _, i := range fresh {
 		named = append(named, items[i].plan.named()...)
+		if turn := jobTurn(items[i].plan.intent); turn != "" {
+			named = append(named, turn)
+		}
 	}
 	if len(named) == 0 {
 		return func() {}, nil
@@ -405,7 +408,7 @@ func (v *Service) takeTurns(ctx context.Context, caller Caller, items []item, fr
 	slices.Sort(named)
 	release, _, err = v.linking.take(ctx, slices.Compact(named), nil)
 	if err != nil {
-		return nil, fmt.Errorf("submit a batch of %d: wait for those that name the same operations: %w", len(items), err)
+		return nil, fmt.Errorf("submit a batch of %d: wait for those that name the same operations or jobs: %w", len(items), err)
 	}
 	read := v.remembered(ctx)
 	for _, i := range fresh {
@@ -418,6 +421,24 @@ func (v *Service) takeTurns(ctx context.Context, caller Caller, items []item, fr
 		return nil, err
 	}
 	return release, nil
+}
+
+// claimAll claims the jobs that items adopt, in the same order whatever the order of the
+// items, and stops at the first that another operation has. So of two batches that adopt the
+// same jobs one gets all of them. It gives what it has claimed also with an error.
+func (v *Service) claimAll(ctx context.Context, items []item, fresh []int, refused *refusals) (claims []*journal.Provisional, err error) {
+	ordered := slices.SortedFunc(slices.Values(fresh), func(a, b int) int {
+		return strings.Compare(jobTurn(items[a].plan.intent), jobTurn(items[b].plan.intent))
+	})
+	for _, i := range ordered {
+		claim, err := v.claimAdopted(ctx, items[i].plan.intent, items[i].id)
+		if err != nil {
+			refused.add(i, err)
+			return claims, refused.whole()
+		}
+		claims = append(claims, claim)
+	}
+	return claims, nil
 }
 
 // keepAll stores the parameters of the items, before the facts that name them.

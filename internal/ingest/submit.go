@@ -106,9 +106,24 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 		return View{}, false, fmt.Errorf("submit %s: %w", id, err)
 	}
 	v.cfg.Journal.Keep(intent.Payload, s.Params) // for the create
-	if err := v.claimAdopted(ctx, intent, id); err != nil {
+	if turn := jobTurn(intent); turn != "" {
+		// Requests of this process for one job take turns, so that none withdraws what
+		// another one with its key relies on.
+		release, _, err := v.linking.take(ctx, []string{turn}, nil)
+		if err != nil {
+			return View{}, false, fmt.Errorf("submit %s: wait for those that adopt the same job: %w", id, err)
+		}
+		defer release()
+	}
+	claim, err := v.claimAdopted(ctx, intent, id)
+	if err != nil {
 		return View{}, false, err
 	}
+	defer func() {
+		if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+			v.withdraw(ctx, claim)
+		}
+	}()
 	// Its request is named by a later fact, and by then is likely to be stored. The
 	// worker stores it otherwise.
 	var draft sync.WaitGroup

@@ -27,19 +27,24 @@ func (j *Journal) Claim(ctx context.Context, provider, account, job, operation s
 	// of the job next for the same operation finds its own claim; for another
 	// one the job counts as taken until the owner's fact or a decision says
 	// otherwise.
-	_, other, err := j.place(ctx, Index, subject, 0,
-		func() (uint64, error) {
-			return j.store.Publish(ctx, Index, Outgoing{Subject: subject, Data: []byte(operation), Guard: &Guard{}})
-		},
-		func(m Message) bool { return string(m.Data) == operation })
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("claim job for %s: %w", operation, err)
-	case other == nil:
-		j.board.claim(subject, operation, begun)
-		return events.ClaimOwn, nil
+	for expected := uint64(0); ; {
+		_, other, err := j.place(ctx, Index, subject, expected,
+			func() (uint64, error) {
+				return j.store.Publish(ctx, Index, Outgoing{Subject: subject, Data: []byte(operation), Guard: &Guard{Sequence: expected}})
+			},
+			func(m Message) bool { return string(m.Data) == operation && !withdrawn(m) })
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("claim job for %s: %w", operation, err)
+		case other == nil:
+			j.board.claim(subject, operation, begun)
+			return events.ClaimOwn, nil
+		case withdrawn(*other):
+			expected = other.Sequence
+			continue
+		}
+		return ownerIn(*other)
 	}
-	return ownerIn(*other)
 }
 
 // Owner gives the operation that owns a job; false means none.
@@ -53,6 +58,9 @@ func (j *Journal) Owner(ctx context.Context, provider, account, job string) (str
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("look up owner of a job: %w", err)
+	}
+	if withdrawn(m) {
+		return "", false, nil
 	}
 	owner, err := ownerIn(m)
 	return owner, err == nil, err
@@ -218,6 +226,9 @@ func (j *Journal) owners(ctx context.Context, provider, job string, accounts []s
 	err = j.each(ctx, Index, jobSubject(provider, "*", job), func(m Message) error {
 		parts := strings.Split(m.Subject, ".")
 		if len(parts) != 4 || !slices.Contains(accounts, parts[2]) {
+			return nil
+		}
+		if withdrawn(m) {
 			return nil
 		}
 		owner, err := ownerIn(m)

@@ -48,7 +48,12 @@ func (j *Journal) Survey(ctx context.Context) (*Survey, error) {
 		}
 	}
 	for _, filter := range []string{"ref.*.*", "job.*.*.*", "client.*.*"} {
-		if err := j.store.Newest(ctx, Index, filter, func(m Message) error { s.name(m); return nil }); err != nil {
+		if err := j.store.Newest(ctx, Index, filter, func(m Message) error {
+			if !withdrawn(m) {
+				s.name(m)
+			}
+			return nil
+		}); err != nil {
 			return nil, unlessPiecemeal(err)
 		}
 	}

@@ -2,6 +2,7 @@ package cases_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -49,4 +50,36 @@ func TestAdoptAJobMadeElsewhere(t *testing.T) {
 			t.Errorf("%d creates, of which one was not ours", n)
 		}
 	})
+}
+
+// What a refused batch would have adopted is free, at once and when the entry that says so
+// has gone from the store.
+func TestAdoptAfterARefusedBatch(t *testing.T) {
+	for _, wait := range []time.Duration{0, 2 * time.Minute} {
+		inHouse(t, harness.Options{NoPoller: true}, func(t *testing.T, h *harness.House) {
+			adopt := func(job string) string { return `{"provider":"example","params":{},"adopt":{"job_id":"` + job + `"}}` }
+			ask := func(path, key, body string, want int) {
+				t.Helper()
+				a := post(t, h, path, key, body)
+				defer func() { _ = a.Body.Close() }()
+				if text, err := io.ReadAll(a.Body); err != nil || a.StatusCode != want {
+					t.Errorf("%d, want %d: %v %s", a.StatusCode, want, err, text)
+				}
+			}
+			free := h.Service.Journal()
+			// The job is claimed by whoever came first between the look and the claim.
+			claim, owner, err := free.ClaimAhead(t.Context(), "example", "default", "a", "op_refused", func(string, time.Time) (bool, error) { return false, nil })
+			if err != nil || owner != "" {
+				t.Fatal(owner, err)
+			}
+			ask("/v1/operations", "before", adopt("a"), 409)
+			ask("/v1/operations:batch", "batch", `{"mode":"atomic","items":[{"operation":`+adopt("b")+`},{"operation":`+adopt("a")+`}]}`, 409)
+			if err := free.Withdraw(t.Context(), claim); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(wait)
+			ask("/v1/operations:batch", "batch", `{"mode":"atomic","items":[{"operation":`+adopt("b")+`},{"operation":`+adopt("a")+`}]}`, 202)
+			ask("/v1/operations", "behind", adopt("b"), 409)
+		})
+	}
 }
