@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -185,6 +187,65 @@ func TestManyIntentsAtOnce(t *testing.T) {
 	}
 	if m, err := p.store.Last(t.Context(), journal.Intents, "intents.alice.k1"); err != nil || string(m.Data) != fmt.Sprint(each-1) {
 		t.Errorf("the last: %+v %v", m, err)
+	}
+}
+
+// TestFloodIsRefused and not acknowledged, what is acknowledged is stored, and the door
+// goes on.
+func TestFloodIsRefused(t *testing.T) {
+	p := openPort(t, nil, nil)
+	const each = 60 // of 1 MiB
+	data := []byte(strings.Repeat("x", 1<<20))
+	acknowledged := map[uint64]bool{}
+	var futures []jetstream.PubAckFuture
+	var publishers sync.WaitGroup
+	var mu sync.Mutex
+	for who, key := range map[string]string{"alice": "cf_k1.alice", "bob": "cf_k2.bob"} {
+		js, err := jetstream.New(p.as(key).Conn, jetstream.WithPublishAsyncMaxPending(each))
+		if err != nil {
+			t.Fatal(err)
+		}
+		publishers.Go(func() {
+			for range each {
+				future, err := js.PublishAsync("intents."+who, data, jetstream.WithRetryAttempts(0))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				futures = append(futures, future)
+				mu.Unlock()
+			}
+		})
+	}
+	publishers.Wait()
+	limit, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	for _, future := range futures {
+		select {
+		case ack := <-future.Ok():
+			if acknowledged[ack.Sequence] {
+				t.Errorf("%d is acknowledged twice", ack.Sequence)
+			}
+			acknowledged[ack.Sequence] = true
+		case err := <-future.Err():
+			var api *jetstream.APIError
+			if !errors.As(err, &api) || api.Code != 429 || api.ErrorCode != 10167 {
+				t.Errorf("refused: %v", err)
+			}
+		case <-limit.Done(): // it was dropped, as on a machine that is busy
+		}
+	}
+	if len(acknowledged) == 0 {
+		t.Error("none was stored")
+	}
+	for sequence := range acknowledged {
+		if m, err := p.store.Next(t.Context(), journal.Intents, "intents.*.*", sequence); err != nil || m.Sequence != sequence {
+			t.Errorf("%d is acknowledged and not stored: %v", sequence, err)
+		}
+	}
+	if _, err := p.as("cf_k1.alice").intent("alice", nil, "after"); err != nil {
+		t.Errorf("after it: %v", err)
 	}
 }
 

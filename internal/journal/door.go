@@ -28,7 +28,8 @@ import (
 //   - while nobody holds a door open the server says so to whoever waits for an answer.
 //
 // Each message goes to one of the doors that are open. What comes faster than the server
-// takes it waits here, up to 64 MiB; then it is dropped, and not acknowledged.
+// takes it waits here; behind 32 MiB it is refused, as the server would, and beyond 64 MiB
+// dropped, so that it is not acknowledged either.
 type Door struct {
 	conn   *nats.Conn
 	closed chan struct{}
@@ -39,6 +40,7 @@ type Door struct {
 const (
 	doorQueue = "door"
 	doorRoom  = 64 << 20 // bytes that wait
+	doorFull  = doorRoom / 2
 	// replyPrefix begins the address that the server gives an answer on its way from
 	// one account to another, gatewayPrefix the same from another cluster.
 	replyPrefix, gatewayPrefix = "_R_.", "_GR_."
@@ -49,11 +51,12 @@ const (
 	requestInfo    = "nats-request-info" // the server says there whose message it is
 	tracing        = "nats-trace-"       // ends at the account's border
 
-	codeBad, codeAway = 400, 503 // as by HTTP; the others are the server's
+	codeBad, codeMany, codeAway = 400, 429, 503 // as by HTTP; the others are the server's
 
 	codeBadRequest  = 10003
 	codeOtherStream = 10060
 	codeNoStore     = 10008
+	codeTooMany     = 10167
 )
 
 // OpenDoor opens a door. It has a connection of its own, since the server cuts off who
@@ -123,6 +126,11 @@ func (d *Door) take(m *nats.Msg, answers string) {
 	// could be a message of any stream.
 	if !strings.HasPrefix(reply, replyPrefix) && !strings.HasPrefix(reply, gatewayPrefix) {
 		reply = ""
+	}
+	// Refusing is quicker than publishing, so that little is ever dropped.
+	if _, waiting, err := m.Sub.Pending(); err == nil && waiting > doorFull {
+		d.refuse(reply, &jetstream.APIError{Code: codeMany, ErrorCode: codeTooMany, Description: "too many requests"})
+		return
 	}
 	header, refusal := intentHeaders(m)
 	if refusal != nil {
