@@ -446,3 +446,48 @@ func TestParams(t *testing.T) {
 		t.Errorf("%d %s", got.Code, got.Body)
 	}
 }
+
+// TestAllowedOfAnApprovalIsHonest: of an operation that waits each caller can do what it is
+// told that it can, and nothing else, before and after it is let out.
+func TestAllowedOfAnApprovalIsHonest(t *testing.T) {
+	done, refused := 0, 0
+	for _, as := range []string{"bob", "mate", "auditor", "approver", "admin"} {
+		for _, kind := range append(ingest.Decisions(), "cancel", "pause") {
+			for _, granted := range []bool{false, true} {
+				h := newHarness(t).asking()
+				v := h.waiting("bob", "k", "")
+				body := map[string]string{
+					"approve": h.approval("approve"), "deny": h.approval("deny"), "extend": `{"kind":"extend","deadline":"approval","until":"9d"}`,
+					"adopt": `{"kind":"adopt","job_id":"j"}`, "mark_cancelled": `{"kind":"mark_cancelled","evidence":"x"}`,
+				}[kind]
+				if body == "" {
+					body = fmt.Sprintf(`{"kind":%q}`, kind)
+				}
+				if granted {
+					if w, _, _ := h.decide("approver", "a", `"v1"`, h.approval("approve")); w.Code != 201 {
+						t.Fatal(w.Code, w.Body)
+					}
+					body = strings.Replace(body, `"approval"`, `"create"`, 1)
+				}
+				seen := h.view(as, v.ID)
+				told := slices.Contains(decisionsOf(seen), events.DecisionKind(kind)) || slices.ContainsFunc(seen.Allowed, func(a ingest.Allowed) bool { return a.Action == kind })
+				at, header := "/v1/operations/"+v.ID+"/decisions", map[string]string{"Idempotency-Key": "d", "If-Match": fmt.Sprintf(`"v%d"`, seen.Version)}
+				if kind == "cancel" || kind == "pause" {
+					at, body = "/v1/operations/"+v.ID+"/"+kind, ""
+				}
+				w := h.request(as, "POST", at, header, body)
+				if (w.Code < 300) != told {
+					t.Errorf("%s of %s, granted %t: told %t, got %d %s", kind, as, granted, told, w.Code, w.Body)
+				}
+				if told {
+					done++
+				} else {
+					refused++
+				}
+			}
+		}
+	}
+	if done < 10 || refused < 10 {
+		t.Errorf("%d done and %d refused show little", done, refused)
+	}
+}
