@@ -276,6 +276,23 @@ func TestEachCheck(t *testing.T) {
 			w.accounts[1].Credential, w.accounts[1].Unusable = "", "no credential is configured"
 			w.ledger.states = []projections.State{state(1, projections.PhaseObserving)}
 		}},
+		{"operations wait for an approval", false, func(w *world) {
+			asks := func(until time.Time) func(*projections.State) {
+				return func(s *projections.State) {
+					s.Intent.NeedsApproval, s.Intent.Demands = true, []events.Demand{{Rule: "production"}, {Rule: "large"}}
+					s.Dates.Approval, s.NextLook = until, until
+				}
+			}
+			w.ledger.states = []projections.State{
+				state(1, projections.PhaseApprovalPending, asks(noon.Add(time.Hour))),
+				state(2, projections.PhaseApprovalPending, asks(noon.Add(-time.Hour))), // nobody looks after it
+			}
+		}},
+		{"the policy file is wrong", false, func(w *world) {
+			w.config.PolicyFile = func() (string, time.Time, time.Time) {
+				return "policy.yaml:3: approval[large].when: undeclared reference to 'x'", noon.Add(-time.Hour), time.Time{}
+			}
+		}},
 		{"a credential is refused", true, func(w *world) { w.provider.answer.Status = 401 }},
 		{"a credential is forbidden", true, func(w *world) { w.provider.answer.Status = 403 }},
 		{"a credential is refused by a page", true, func(w *world) {

@@ -101,11 +101,12 @@ func open(s *projections.State) bool { return !s.Phase.Terminal() || !s.NextLook
 
 // Kinds of operations that do not go on.
 const (
-	nameStopped = "stopped"
-	nameRests   = "resting"
-	nameLate    = "late"
-	nameUnknown = "unknown state"
-	nameFails   = "failing" // it goes on by itself, and each time in vain
+	nameStopped  = "stopped"
+	nameApproval = "unapproved"
+	nameRests    = "resting"
+	nameLate     = "late"
+	nameUnknown  = "unknown state"
+	nameFails    = "failing" // it goes on by itself, and each time in vain
 )
 
 // stands says why an operation does not go on, if it does not.
@@ -127,6 +128,15 @@ func (v *visit) stands(s projections.State) (Check, bool) {
 		}
 		c.Do = runbook.Lines(runbook.Steps(s))
 		c.Runbook = "docs/runbooks/" + runbook.Of(s).Page()
+		return c, true
+	case s.Phase == projections.PhaseApprovalPending && v.at.Sub(s.NextLook) <= lateAfter:
+		var rules []string
+		for _, d := range s.Intent.Demands {
+			rules = append(rules, d.Rule)
+		}
+		c.Name, c.Status = nameApproval, Warn
+		c.Seen = fmt.Sprintf("%s since %s, until %s: rule %s of the policy demands an approval", where, clock(s.Since), clock(s.Dates.Approval), strings.Join(rules, ", "))
+		c.Do = []string{"counterfoil approve " + s.Operation + ", or deny, with a key of another principal that has the scope approve"}
 		return c, true
 	case s.Pace.Deferred != "" && s.Pace.DeferUntil.After(v.at):
 		c.Name, c.Status = nameRests, Warn
