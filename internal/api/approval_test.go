@@ -54,11 +54,17 @@ func (h *harness) waiting(as, key, more string) ingest.View {
 // approval is the body of one, over what waits.
 func (h *harness) approval(kind string) string {
 	h.t.Helper()
+	return fmt.Sprintf(`{"kind":%q,"digest":%q,"why":"seen"}`, kind, h.toApprove())
+}
+
+// toApprove is the digest of what waits.
+func (h *harness) toApprove() string {
+	h.t.Helper()
 	s, err := h.journal.Current(h.t.Context(), h.op)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return fmt.Sprintf(`{"kind":%q,"digest":%q,"why":"seen"}`, kind, s.Intent.ToApprove(h.op))
+	return s.Intent.ToApprove(h.op).String()
 }
 
 func (h *harness) decide(as, key, match, body string) (*httptest.ResponseRecorder, ingest.View, ingest.Problem) {

@@ -402,6 +402,10 @@ func (h *harness) play(line string) {
 		h.project()
 	case "hooks":
 		h.hooks()
+	case "policy":
+		_, when, _ := strings.Cut(rest, "'")
+		when, why, _ := strings.Cut(when, "' ")
+		h.policy = policyOf(h.t, fmt.Sprintf("policy: 1\napproval:\n  - {name: asked, when: '%s', why: %s}\n", when, why))
 	case "broken":
 		h.broken = true
 	case "full":

@@ -124,7 +124,11 @@ func playTranscript(h *harness, text string) string {
 // exchange makes one request and writes its answer.
 func exchange(h *harness, lines []string) string {
 	h.t.Helper()
-	fill := strings.NewReplacer("{op}", h.op, "{long}", strings.Repeat("x", 300), "{huge}", strings.Repeat("x", 1<<20))
+	digest := ""
+	if strings.Contains(strings.Join(lines, "\n"), "{digest}") {
+		digest = h.toApprove()
+	}
+	fill := strings.NewReplacer("{op}", h.op, "{digest}", digest, "{long}", strings.Repeat("x", 300), "{huge}", strings.Repeat("x", 1<<20))
 	method, target, _ := strings.Cut(lines[0], " ")
 	as, header, body := "alice", map[string]string{}, ""
 	sign := ""
