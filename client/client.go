@@ -112,10 +112,19 @@ type Submission struct {
 	MaxCost   string            `json:"max_cost,omitempty"`
 	Tags      map[string]string `json:"tags,omitempty"`
 	Approval  string            `json:"approval,omitempty"`
-	Replaces  string            `json:"replaces,omitempty"`
-	RetryOf   string            `json:"retry_of,omitempty"`
-	Session   string            `json:"session,omitempty"`
-	Reference string            `json:"client_reference,omitempty"` // a name of your own, by which lists find it
+	// Replaces and RetryOf name an earlier operation of yours. While that may still
+	// create a job it is refused, unless AllowOverlap says that two jobs are acceptable.
+	Replaces     string `json:"replaces,omitempty"`
+	RetryOf      string `json:"retry_of,omitempty"`
+	AllowOverlap bool   `json:"allow_overlap,omitempty"`
+	Adopt        *Adopt `json:"adopt,omitempty"` // nil: a job is created
+	Session      string `json:"session,omitempty"`
+	Reference    string `json:"client_reference,omitempty"` // a name of your own, by which lists find it
+}
+
+// Adopt names a job that was created elsewhere: it is followed, and none is created.
+type Adopt struct {
+	JobID string `json:"job_id"` // as the provider calls it
 }
 
 // Deadlines are wishes: lengths of time ("90s", "7d") or RFC 3339 times.
@@ -144,8 +153,14 @@ type Operation struct {
 	NextLook   *time.Time       `json:"next_look"`
 	Started    time.Time        `json:"started"`
 	Since      time.Time        `json:"since"`
+	NotBefore  *time.Time       `json:"not_before"`
 	Session    string           `json:"session"`
-	Paused     *Paused          `json:"paused"` // nil: it is not
+	Reference  string           `json:"client_reference"`
+	Replaces   string           `json:"replaces"`
+	RetryOf    string           `json:"retry_of"`
+	ReplacedBy []string         `json:"replaced_by"` // the newest that take its place
+	RetriedBy  []string         `json:"retried_by"`  // the newest that are other tries of it
+	Paused     *Paused          `json:"paused"`      // nil: it is not
 	Tags       []Tag            `json:"tags"`
 	Expect     string           `json:"expect"`   // the rule that the result is held against
 	Cost       *Cost            `json:"cost"`     // nil: the contract does not say
@@ -162,9 +177,12 @@ type Operation struct {
 	Candidates []string         `json:"candidates"`
 	Strays     []string         `json:"strays"`
 	Allowed    []AllowedAction  `json:"allowed"`
-	Version    uint64           `json:"version"`
-	Sequence   uint64           `json:"sequence"`
-	NextPoll   int              `json:"next_poll_after"` // seconds; 0: nothing new by itself
+	// DecisionURL is a page of the service for the person who is to decide or to approve,
+	// under its address; "" where nobody is.
+	DecisionURL string `json:"decision_url"`
+	Version     uint64 `json:"version"`
+	Sequence    uint64 `json:"sequence"`
+	NextPoll    int    `json:"next_poll_after"` // seconds; 0: nothing new by itself
 	// OriginalStatus is the HTTP status of the first answer where the call's key had
 	// recorded it before; 0 where it had not.
 	OriginalStatus int `json:"original_status"`
@@ -328,7 +346,7 @@ func (p *Problem) Error() string {
 // Submit asks for an operation under the caller's key. replayed says that the key
 // had named it before, which after a lost answer can be the doing of this very call.
 func (c *Client) Submit(ctx context.Context, key string, s Submission) (op Operation, replayed bool, err error) {
-	body, err := s.encode()
+	body, err := s.encode(false)
 	if err != nil {
 		return Operation{}, false, fmt.Errorf("submit: %w", err)
 	}
@@ -340,12 +358,16 @@ func (c *Client) Submit(ctx context.Context, key string, s Submission) (op Opera
 	return op, r.Header.Get("Idempotent-Replayed") == "true", err
 }
 
-// encode is the submission's JSON. Marshal would compact the parameters; only the
-// caller's own bytes keep their spelling, so they are put in by hand.
-func (s Submission) encode() ([]byte, error) {
+// encode is the submission's JSON; check says that it is not to be recorded. Marshal
+// would compact the parameters; only the caller's own bytes keep their spelling, so they
+// are put in by hand.
+func (s Submission) encode(check bool) ([]byte, error) {
 	params := s.Params
 	s.Params = json.RawMessage("0")
-	body, err := json.Marshal(s)
+	body, err := json.Marshal(struct {
+		Submission
+		Check bool `json:"validate_only,omitempty"`
+	}{s, check})
 	if err != nil {
 		return nil, err
 	}
@@ -359,6 +381,9 @@ func (s Submission) encode() ([]byte, error) {
 func quote(key string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
 }
+
+// versionTag names a version of an operation, whatever is shown of it.
+func versionTag(version uint64) string { return `"v` + strconv.FormatUint(version, 10) + `"` }
 
 func operationPath(id string) string { return "/v1/operations/" + url.PathEscape(id) }
 
@@ -606,7 +631,7 @@ func (c *Client) Decide(ctx context.Context, id string, version uint64, key stri
 		return Operation{}, fmt.Errorf("decide: %w", err)
 	}
 	r, err := c.do(ctx, http.MethodPost, operationPath(id)+"/decisions", body, map[string]string{
-		idempotencyKey: quote(key), "If-Match": `"v` + strconv.FormatUint(version, 10) + `"`,
+		idempotencyKey: quote(key), "If-Match": versionTag(version),
 	})
 	if err != nil {
 		return Operation{}, err

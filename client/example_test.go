@@ -104,6 +104,73 @@ func ExampleClient_SubmitBatch() {
 	// 1 unknown_provider
 }
 
+// What a submit would do, before it is made.
+func ExampleClient_Check() {
+	c, end := connect()
+	defer end()
+	ctx := context.Background()
+
+	wish := client.Submission{Provider: "example", Params: json.RawMessage(`{"report": 17}`), MaxCost: "0.000001"}
+	_, err := c.Check(ctx, "report-17", wish)
+	var problem *client.Problem
+	if errors.As(err, &problem) {
+		fmt.Println(problem.Code)
+	}
+	wish.MaxCost = ""
+	would, err := c.Check(ctx, "report-17", wish)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(would.Would, would.Operation.Guarantee.Name)
+	op, _, err := c.Submit(ctx, "report-17", wish)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(op.ID == would.Operation.ID)
+	// Output:
+	// cost_exceeds_max
+	// record deduplicated
+	// true
+}
+
+// A feed tells what happens to all operations, however often its stream is cut.
+func ExampleClient_Feed() {
+	c, end := connect()
+	defer end()
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+
+	// Where to go on is the id of the last event that was dealt with: kept where it
+	// outlives the program, nothing is missed. "0" is before the first fact.
+	kept := "0"
+	for i := range 2 {
+		if _, _, err := c.Submit(ctx, fmt.Sprint("item-", i), client.Submission{Provider: "example"}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	ended := map[string]string{}
+	for event, err := range c.Feed(ctx, client.FeedFilter{Provider: "example"}, kept) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		kept = event.ID
+		if now := event.Standing; now.Terminal {
+			ended[now.ID] = now.State
+		}
+		if len(ended) == 2 {
+			break
+		}
+	}
+	for _, state := range ended {
+		fmt.Println(state)
+	}
+	fmt.Println(kept != "0")
+	// Output:
+	// succeeded
+	// succeeded
+	// true
+}
+
 // What automation must not settle is stopped until somebody decides.
 func ExampleClient_Decide() {
 	c, end := connect()

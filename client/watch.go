@@ -9,6 +9,7 @@ import (
 	"iter"
 	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ func (c *Client) poll(ctx context.Context, seen Operation, wait time.Duration, q
 	wait = min(max(wait, 0), longestWait).Truncate(time.Second)
 	header := map[string]string{}
 	if seen.Version != 0 {
-		header["If-None-Match"] = `"v` + strconv.FormatUint(seen.Version, 10) + `"`
+		header["If-None-Match"] = versionTag(seen.Version)
 		if seen.ETag != "" {
 			header["If-None-Match"] = seen.ETag
 		}
@@ -111,7 +112,7 @@ func (c *Client) Watch(ctx context.Context, id string) iter.Seq2[Operation, erro
 			op = next
 			return yield(op, nil) && !op.Done
 		}
-		for e, err := range c.events(ctx, id, "", true) {
+		for e, err := range c.events(ctx, streamOf(id), "", true) {
 			switch {
 			case errors.Is(err, errEaten):
 				c.watchByPolls(ctx, op, yield)
@@ -182,10 +183,10 @@ type Standing struct {
 }
 
 // Event is one event of an operation's stream: a fact, with Entry and Standing, or how
-// the operation stands, with Operation.
+// the operation stands, with Operation. Of a feed it is a fact, with Standing alone.
 type Event struct {
-	// ID is where the stream goes on behind this event, for [Client.Events]. It is the
-	// ledger sequence of the last fact told.
+	// ID is where the stream goes on behind this event, for [Client.Events] and
+	// [Client.Feed]. It is the ledger sequence of the last fact told.
 	ID   string
 	Type string // of the CloudEvent without its prefix: "job.observed.v1"
 	// Operation is there with operation.snapshot.v1, which begins a stream,
@@ -203,20 +204,56 @@ type Event struct {
 // it goes on in a new one. It fails as [Client.Watch] does; where streams do not come
 // through there is nothing to fall back on.
 func (c *Client) Events(ctx context.Context, id, last string) iter.Seq2[Event, error] {
-	return c.events(ctx, id, last, false)
+	return c.events(ctx, streamOf(id), last, false)
 }
+
+// FeedFilter chooses what a feed tells. Zero fields choose nothing.
+type FeedFilter struct {
+	// Of is whose operations: own, which "" is too, team, or all. The latter two take a
+	// scope.
+	Of       string
+	Provider string
+}
+
+// Feed gives what happens to all operations that the filter chooses, each fact once and
+// in order, from now on, or from behind the event with the id last. Where the stream is
+// cut it goes on in a new one behind what was told, also if that was nothing yet. It
+// never ends by itself, and fails as [Client.Events] does. A [*Problem] with the code
+// cursor_expired says that more has happened since last than is told again:
+// [Client.Operations] gives how things stand, and "" a feed from now on.
+func (c *Client) Feed(ctx context.Context, f FeedFilter, last string) iter.Seq2[Event, error] {
+	q := url.Values{}
+	for name, v := range map[string]string{"of": f.Of, "provider": f.Provider} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	s := source{path: "/v1/events", what: "all operations", endless: true}
+	if len(q) > 0 {
+		s.path += "?" + q.Encode()
+	}
+	return c.events(ctx, s, last, false)
+}
+
+// source is what a stream is of.
+type source struct {
+	path, what string
+	endless    bool // nothing that comes says that nothing follows
+}
+
+func streamOf(id string) source { return source{path: operationPath(id) + "/events", what: id} }
 
 // errEaten says that streams do not come through here.
 var errEaten = errors.New("streams do not come through: something between keeps them back")
 
 // events is Events. Whoever can do without is told by errEaten that streams are not to
 // be had, or not now.
-func (c *Client) events(ctx context.Context, id, last string, fallback bool) iter.Seq2[Event, error] {
+func (c *Client) events(ctx context.Context, from source, last string, fallback bool) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		once := c.Retrying(Retry{Tries: 1, Answer: firstSilence}) // the loop tries again
 		failures, empty := 0, 0
 		for {
-			got, over, err := once.stream(ctx, id, &last, yield)
+			got, over, err := once.stream(ctx, from, &last, yield)
 			switch {
 			case over:
 				return
@@ -240,7 +277,7 @@ func (c *Client) events(ctx context.Context, id, last string, fallback bool) ite
 			}
 			passing := errors.Is(err, errCut) || errors.Is(err, errNoAnswer) || again(err)
 			if !passing || !c.retry.more(failures) {
-				yield(Event{}, fmt.Errorf("watch %s: %w", id, err))
+				yield(Event{}, fmt.Errorf("watch %s: %w", from.what, err))
 				return
 			}
 			if err := c.retry.pause(ctx, failures, err); err != nil {
@@ -270,19 +307,19 @@ var (
 
 // stream reads one stream. got counts what came through, signs of life too; over says
 // that nothing comes any more, or that nobody takes it. last follows what was given.
-func (c *Client) stream(ctx context.Context, id string, last *string, yield func(Event, error) bool) (got int, over bool, err error) {
+func (c *Client) stream(ctx context.Context, from source, last *string, yield func(Event, error) bool) (got int, over bool, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	header := map[string]string{"Accept": eventStream}
 	if *last != "" {
 		header["Last-Event-ID"] = *last
 	}
-	r, err := c.exchange(ctx, request{method: http.MethodGet, path: operationPath(id) + "/events", header: header})
+	r, err := c.exchange(ctx, request{method: http.MethodGet, path: from.path, header: header})
 	if err != nil {
 		return 0, false, err
 	}
 	defer func() { _ = r.Body.Close() }() // it is given up
-	if r.StatusCode == http.StatusNoContent {
+	if r.StatusCode == http.StatusNoContent && !from.endless {
 		return 0, true, nil
 	}
 	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != eventStream {
@@ -294,6 +331,7 @@ func (c *Client) stream(ctx context.Context, id string, last *string, yield func
 	lines.Buffer(nil, longestLine)
 	var name, cursor string
 	var data []byte
+	placed := false // an id came since the last event
 	for lines.Scan() {
 		got++
 		silence.Reset(laterSilence)
@@ -303,7 +341,7 @@ func (c *Client) stream(ctx context.Context, id string, last *string, yield func
 			value = strings.TrimPrefix(value, " ")
 			switch field {
 			case "id":
-				cursor = value
+				cursor, placed = value, true
 			case "event":
 				name = value
 			case "data":
@@ -315,9 +353,14 @@ func (c *Client) stream(ctx context.Context, id string, last *string, yield func
 			continue
 		}
 		if data == nil {
-			name = ""
+			// It says where the stream is, and tells nothing.
+			if placed && behind(cursor, *last) {
+				*last = cursor
+			}
+			name, placed = "", false
 			continue
 		}
+		placed = false
 		e := Event{ID: cursor, Type: strings.TrimPrefix(name, eventTypes), Raw: data}
 		name, data = "", nil
 		known, err := e.read(*last)
@@ -330,7 +373,7 @@ func (c *Client) stream(ctx context.Context, id string, last *string, yield func
 		// What is taken is not told again, also if the stream is cut right here.
 		*last = e.ID
 		silence.Stop() // the caller takes its time
-		if !yield(e, nil) || e.Type == eventEnded {
+		if !yield(e, nil) || e.Type == eventEnded && !from.endless {
 			return got, true, nil
 		}
 		silence.Reset(laterSilence)
@@ -372,10 +415,18 @@ func (e *Event) read(last string) (news bool, err error) {
 		return fail(err)
 	}
 	e.Entry, e.Standing = fact.Entry, fact.Operation
-	now, err := strconv.ParseUint(e.ID, 10, 64)
-	if err != nil {
+	if _, err := strconv.ParseUint(e.ID, 10, 64); err != nil {
 		return fail(err)
 	}
+	return behind(e.ID, last), nil
+}
+
+// behind says whether the id of an event is behind the last one, if there was any.
+func behind(id, last string) bool {
+	now, err := strconv.ParseUint(id, 10, 64)
+	if err != nil {
+		return false
+	}
 	before, err := strconv.ParseUint(last, 10, 64)
-	return err != nil || now > before, nil
+	return err != nil || now > before
 }

@@ -35,7 +35,7 @@ import ssl
 import time
 import urllib.parse
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 __all__ = ["Client", "Event", "Lost", "Problem", "Result", "new_key"]
 
@@ -99,10 +99,10 @@ class Result:
 
 @dataclass
 class Event:
-    """One event of an operation's stream.
+    """One event of an operation's stream, or of a feed.
 
     id is where the stream goes on behind it. A fact has entry and standing, the
-    operation as the fact left it. operation.snapshot.v1, operation.reset.v1 and
+    operation as the fact left it; that of a feed has no entry. operation.snapshot.v1, operation.reset.v1 and
     operation.ended.v1 have the operation.
     """
 
@@ -187,11 +187,20 @@ class Client:
 
     def submit(self, key: str, provider: str, params: Optional[Dict[str, Any]] = None, *,
                timeout: Optional[float] = None, **more: Any) -> Operation:
-        """Asks for an operation under your key. ``more`` are further members of the
-        request: account, deadlines, not_before, tags, session and so on. An answer with
-        original_status says that the key had named the operation before, which after a
-        lost answer can be the doing of this very call."""
-        body = {"provider": provider, "params": params or {}, **more}
+        """Asks for an operation under your key. An answer with original_status says that
+        the key had named the operation before, which after a lost answer can be the doing
+        of this very call. ``more`` are further members of the request:
+
+        account, action; deadlines: {"approval", "create", "result", "cancel", "collect"},
+        lengths of time such as "90s" or RFC 3339 times; not_before, a time; tags, names to
+        values; session and client_reference, labels of your own; max_cost, a decimal as
+        text; expect and approval, texts; replaces and retry_of, an earlier operation of
+        yours, with allow_overlap=True if two jobs at once are acceptable; adopt:
+        {"job_id": ...} follows a job that was created elsewhere, and creates none.
+
+        What is answered has, beside how it stands, replaced_by and retried_by, input (what
+        its job waits for), approval, cost and the like; GET /openapi.json says all of it."""
+        body = _submission(provider, params, more)
         return self._call("POST", "/v1/operations", body=body, key=key, timeout=timeout).operation()
 
     def submit_batch(self, key: str, items: List[Dict[str, Any]], *, mode: str = "independent",
@@ -202,9 +211,40 @@ class Client:
         body = {"mode": mode, "items": items}
         return self._call("POST", "/v1/operations:batch", body=body, key=key, timeout=timeout).json()
 
+    def check(self, key: str, provider: str, params: Optional[Dict[str, Any]] = None, *,
+              timeout: Optional[float] = None, **more: Any) -> Operation:
+        """Says what ``submit`` would do with the same arguments: records nothing, and
+        leaves the key as unused as before. The answer is the operation as it would be
+        recorded, or the one that the key names, with validation: would (record or
+        replay), status and warnings. What would be refused raises the same Problem."""
+        body = {**_submission(provider, params, more), "validate_only": True}
+        return _checked(self._call("POST", "/v1/operations", body=body, key=key, timeout=timeout).operation())
+
+    def check_batch(self, key: str, items: List[Dict[str, Any]], *, mode: str = "independent",
+                    timeout: Optional[float] = None) -> Dict[str, Any]:
+        """Says what ``submit_batch`` would do: valid counts what would be recorded, and
+        the operation of each item that would not be refused has validation."""
+        body = {"mode": mode, "items": items, "validate_only": True}
+        batch = self._call("POST", "/v1/operations:batch", body=body, key=key, timeout=timeout).json()
+        for item in batch["items"]:
+            if item.get("operation"):
+                _checked(item["operation"])
+        return batch
+
     def cancel(self, id: str, *, why: str = "", key: str = "", timeout: Optional[float] = None) -> Operation:
         """Asks for its cancellation. That it was asked for does not mean that it will be."""
         return self._act(id, "cancel", why, key, timeout)
+
+    def cancel_batch(self, items: List[Union[str, Dict[str, Any]]], *, why: str = "", mode: str = "independent",
+                     key: str = "", timeout: Optional[float] = None) -> Dict[str, Any]:
+        """Asks for the cancellation of up to 100 operations: each item is an id, or {"id":
+        ...} with if_match, the version that it must still have such as '"v7"', or an
+        idempotency_key of its own. mode is independent or atomic. Items that were refused
+        are no error; each has an operation or a problem."""
+        body: Dict[str, Any] = {"mode": mode, "items": [{"id": item} if isinstance(item, str) else item for item in items]}
+        if why:
+            body["why"] = why
+        return self._call("POST", "/v1/operations:cancel", body=body, key=key or new_key(), timeout=timeout).json()
 
     def pause(self, id: str, *, why: str = "", key: str = "", timeout: Optional[float] = None) -> Operation:
         """Rests its creates and collections; cancels, reads and deadlines go on."""
@@ -268,7 +308,7 @@ class Client:
         deadline = _Deadline(timeout)
         version, done = 0, False
         try:
-            for event in self._events(id, "", deadline, True):
+            for event in self._events(_path(id) + "/events", "", deadline, True):
                 op = event.operation
                 if event.standing and event.standing["version"] > version:
                     op = self._call("GET", _path(id), deadline=deadline).operation()
@@ -297,7 +337,17 @@ class Client:
         """Yields what happens to an operation, each fact once and in order, until it has
         ended: first how it stands, or behind the event with the id ``last`` what was
         missed. "0" gives all from the first fact on."""
-        return self._events(id, last, _Deadline(timeout), False)
+        return self._events(_path(id) + "/events", last, _Deadline(timeout), False)
+
+    def feed(self, last: str = "", *, of: str = "", provider: str = "", timeout: Optional[float] = None) -> Iterator[Event]:
+        """Yields what happens to all operations, each fact once and in order, from now on
+        or behind the event with the id ``last``; each has the standing, and no entry.
+        ``of`` is own, team or all. Where the stream is cut it goes on behind what was
+        told, also if that was nothing yet. It never ends by itself. A Problem with the
+        code cursor_expired says that more has happened since ``last`` than is told
+        again: ``operations`` gives how things stand, and "" a feed from now on."""
+        query = urllib.parse.urlencode({name: text for name, text in (("of", of), ("provider", provider)) if text})
+        return self._events("/v1/events" + ("?" + query if query else ""), last, _Deadline(timeout), False, True)
 
     def operations(self, *, timeout: Optional[float] = None, **filter: Any) -> Iterator[Operation]:
         """Yields the operations of the list, newest first, page after page. The filter:
@@ -411,14 +461,15 @@ class Client:
             raise error
         time.sleep(wait)
 
-    def _events(self, id: str, last: str, deadline: _Deadline, fallback: bool) -> Iterator[Event]:
+    def _events(self, path: str, last: str, deadline: _Deadline, fallback: bool,
+                endless: bool = False) -> Iterator[Event]:
         cursor = [last]
         failures = empty = 0
         while True:
             got = [0]
             error: Exception
             try:
-                yield from self._stream(id, cursor, got, deadline)
+                yield from self._stream(path, cursor, got, deadline, endless)
                 return
             except _Over:
                 raise
@@ -432,7 +483,7 @@ class Client:
                     raise _Eaten() from problem
                 error = problem
             except (_Cut, OSError, http.client.HTTPException) as cause:
-                error = Lost("GET", _path(id) + "/events", "", failures + 1, cause)
+                error = Lost("GET", path, "", failures + 1, cause)
                 error.__cause__ = cause
                 if isinstance(cause, _Cut):
                     empty = 0 if got[0] else empty + 1
@@ -443,22 +494,23 @@ class Client:
                 raise error
             self._pause(failures, error, deadline)
 
-    def _stream(self, id: str, cursor: List[str], got: List[int], deadline: _Deadline) -> Iterator[Event]:
+    def _stream(self, path: str, cursor: List[str], got: List[int], deadline: _Deadline,
+                endless: bool) -> Iterator[Event]:
         headers = self._headers({"Accept": "text/event-stream"})
         if cursor[0]:
             headers["Last-Event-ID"] = cursor[0]
         connection = self._connect(deadline.within(_FIRST_SILENCE))
         try:
-            connection.request("GET", self._url.path.rstrip("/") + _path(id) + "/events", headers=headers)
+            connection.request("GET", self._url.path.rstrip("/") + path, headers=headers)
             sock = connection.sock
             response = connection.getresponse()
-            if response.status == 204:
+            if response.status == 204 and not endless:
                 return
-            if response.status != 200:
+            if response.status >= 300:
                 raise _problem(response.status, response.headers, response.read())
             if response.headers.get_content_type() != "text/event-stream":
                 raise _Eaten("the answer to a request for a stream is none")
-            name, at, data = "", cursor[0], []
+            name, at, data, placed = "", cursor[0], [], False
             while True:
                 try:
                     line = response.readline()
@@ -476,23 +528,44 @@ class Client:
                     field, _, value = text.partition(":")
                     value = value[1:] if value.startswith(" ") else value
                     if field == "id":
-                        at = value
+                        at, placed = value, True
                     elif field == "event":
                         name = value
                     elif field == "data":
                         data.append(value)
                 elif data:
                     event = _event(at, name, "\n".join(data))
-                    name, data = "", []
-                    if event.operation is None and cursor[0] and int(at) <= int(cursor[0]):
+                    name, data, placed = "", [], False
+                    if event.operation is None and not _behind(at, cursor[0]):
                         continue  # told before
                     cursor[0] = at  # what is given is not told again
                     yield event
-                    if event.type == "operation.ended.v1":
+                    if event.type == "operation.ended.v1" and not endless:
                         return
+                else:
+                    if placed and _behind(at, cursor[0]):
+                        cursor[0] = at  # it says where the stream is, and tells nothing
+                    name, placed = "", False
                 sock.settimeout(deadline.within(_LATER_SILENCE))
         finally:
             connection.close()
+
+
+def _submission(provider: str, params: Optional[Dict[str, Any]], more: Dict[str, Any]) -> Dict[str, Any]:
+    if "validate_only" in more:
+        raise TypeError("validate_only is no member of a submit here: call check, which records nothing")
+    return {"provider": provider, "params": params or {}, **more}
+
+
+def _checked(op: Operation) -> Operation:
+    if "validation" not in op:
+        raise ValueError("the answer does not say that nothing was recorded: read the list, and look what stands between")
+    return op
+
+
+def _behind(at: str, last: str) -> bool:
+    """Whether the id of an event is behind the last one, if there was any."""
+    return not last or int(at) > int(last)
 
 
 def _path(id: str) -> str:

@@ -17,6 +17,7 @@ from counterfoil import Client, Lost, Problem, new_key  # noqa: E402
 
 KEY = os.environ["COUNTERFOIL_KEY"]
 submitted = set()
+told = []  # ids of the events of a feed
 
 
 def client(server="COUNTERFOIL_SERVER"):
@@ -73,6 +74,62 @@ class AgainstTheService(unittest.TestCase):
         with self.assertRaises(Exception):
             list(c.events(op["id"], timeout=5))
 
+    def test_feed_misses_nothing(self):
+        c = client()
+        ended, wanted, errors = set(), [], []
+
+        def read():
+            try:
+                for event in c.feed(provider="example", of="own", timeout=60):
+                    self.assertTrue(event.standing and event.entry is None and event.operation is None)
+                    if told:
+                        self.assertGreater(int(event.id), int(told[-1]))
+                    told.append(event.id)
+                    if event.standing["terminal"]:
+                        ended.add(event.standing["id"])
+                    if wanted and wanted[0] in ended:
+                        return
+            except Exception as error:
+                errors.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        n = 0
+        while not told and reader.is_alive():
+            submit(c, f"py-feed-{n}")
+            n += 1
+        wanted.append(submit(c, "py-feed")["id"])
+        reader.join()
+        self.assertEqual(errors, [])
+
+    def test_check_and_cancel_several(self):
+        c = client()
+        later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 600))
+        wish = {"provider": "example", "params": {"correlation": "py-check"}, "not_before": later}
+        would = c.check("py-check", **wish)
+        self.assertEqual((would["validation"]["would"], would["validation"]["status"]), ("record", 202))
+        with self.assertRaises(Problem) as gone:
+            c.get(would["id"])
+        self.assertEqual(gone.exception.status, 404)
+        with self.assertRaises(Problem) as bad:
+            c.check("py-bad", "example", allow_overlap=True, adopt={"job_id": ""})
+        self.assertEqual(sorted(e["field"] for e in bad.exception.errors), ["/adopt/job_id", "/allow_overlap"])
+        with self.assertRaises(TypeError):
+            c.submit("py-bad", "example", validate_only=True)
+        both = c.check_batch("py-checks", [{"operation": wish}, {"operation": {"provider": "nobody", "params": {}}}])
+        self.assertEqual((both["valid"], both["refused"]), (1, 1))
+        op = c.submit("py-check", **wish)
+        submitted.add(op["id"])
+        self.assertEqual(op["id"], would["id"])
+        self.assertEqual(c.check("py-check", **wish)["validation"]["would"], "replay")
+        other = submit(c, "py-check-2", not_before=later)
+        some = c.cancel_batch([{"id": op["id"], "idempotency_key": "py-own"}, "op_nobody"], why="not needed")
+        self.assertTrue(some["items"][0]["operation"]["cancel"]["wished"])
+        self.assertEqual((some["items"][0]["idempotency_key"], some["items"][1]["problem"]["code"]), ("py-own", "not_found"))
+        every = c.cancel_batch([op["id"], other["id"]], mode="atomic", key="py-all")
+        self.assertEqual((every["mode"], every["refused"]), ("atomic", 0))
+        self.assertEqual(c.wait(other["id"], timeout=60)["state"], "cancelled")
+
     def test_decide_and_cancel(self):
         c = client()
         op = submit(c, "py-lost", provider="example-ask", account="lost")
@@ -125,13 +182,16 @@ class Rules(unittest.TestCase):
             def log_message(self, *args):
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        return self.listen(Handler), keys
+
+    def listen(self, handler):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
-        return Client(f"http://127.0.0.1:{server.server_port}", KEY, first=0.001, longest=0.01, tries=4), keys
+        return Client(f"http://127.0.0.1:{server.server_port}", KEY, first=0.001, longest=0.01, tries=4)
 
     def test_which(self):
         def problem(**members):
@@ -156,6 +216,44 @@ class Rules(unittest.TestCase):
                 self.assertTrue(keys[0])
         self.assertNotEqual(new_key(), new_key())
 
+    def test_where_a_feed_goes_on(self):
+        def event(n):
+            data = json.dumps({"data": {"operation": {"id": "op_1", "version": n}}})
+            return f"id: {n}\nevent: dev.counterfoil.job.observed.v1\ndata: {data}\n\n"
+
+        streams = [
+            "retry: 2000\nid: 41\n\n",  # cut before the first event
+            f"id: 41\n\n{event(42)}id: 43\nevent",  # within an event
+            f"id: 42\n\n{event(42)}{event(43)}id: 5",  # told again, and an id in part
+            ": hb\n\nid: 99\n\n: hb\n\nid: 7\n\n",  # others' facts, and one that goes back
+        ]
+        asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append((self.path, self.headers["Last-Event-ID"]))
+                end = len(asked) > len(streams)
+                self.send_response(410 if end else 200)
+                self.send_header("Content-Type", "application/problem+json" if end else "text/event-stream")
+                self.end_headers()
+                text = '{"code": "cursor_expired", "retryable": false}' if end else streams[len(asked) - 1]
+                self.wfile.write(text.encode())
+
+            def log_message(self, *args):
+                pass
+
+        c, ids = self.listen(Handler), []
+        with self.assertRaises(Problem) as expired:
+            for told_now in c.feed(provider="example", timeout=20):
+                ids.append(told_now.id)
+        self.assertEqual((expired.exception.status, expired.exception.code, ids), (410, "cursor_expired", ["42", "43"]))
+        self.assertEqual(asked, [("/v1/events?provider=example", at) for at in (None, "41", "42", "43", "99")])
+
+    def test_check_that_recorded(self):
+        c, _ = self.serve(200, {"Content-Type": "application/json"}, b'{"id": "op_1"}')
+        with self.assertRaises(ValueError):
+            c.check("k", "example")
+
     def test_no_server(self):
         begun = time.monotonic()
         with self.assertRaises(Lost) as lost:
@@ -168,5 +266,5 @@ class Rules(unittest.TestCase):
 
 if __name__ == "__main__":
     passed = unittest.main(exit=False).result.wasSuccessful()
-    print(json.dumps({"submitted": sorted(submitted)}))
+    print(json.dumps({"submitted": sorted(submitted), "told": told}))
     sys.exit(0 if passed else 1)

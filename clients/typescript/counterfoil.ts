@@ -34,8 +34,50 @@ export interface Operation {
   next_poll_after?: number;
   /** The status of the first answer, where the call's key had recorded it before. */
   original_status?: number;
-  allowed?: { action: string; method: string; href: string; decisions?: string[] }[];
+  allowed?: { action: string; method: string; href: string; decisions?: string[]; jobs?: string[] }[];
+  outcome?: string;
+  because?: string;
+  session?: string;
+  client_reference?: string;
+  not_before?: string;
+  replaces?: string;
+  retry_of?: string;
+  /** The newest operations that take its place, and that are other tries of it. */
+  replaced_by?: string[];
+  retried_by?: string[];
+  tags?: { name: string; value: string }[];
+  /** Decimals as text; max is max_cost of the submission. */
+  cost?: { amount: string; unit: string; max?: string };
+  /** Where a rule of the server's policy demands one. */
+  approval?: { state: string; digest: string; params_sha256: string; demanded_by: { rule: string; why?: string; failed?: string }[]; by?: string; at?: string };
+  /** A page of the service for the person who is to decide or to approve. */
+  decision_url?: string;
+  job?: { id: string; remote_state?: string; class?: string; progress?: string; adopted?: boolean; updated_at?: string };
+  /** What its job waits for, and the newest answer that was given here. */
+  input?: { url?: string; text?: string; given?: Asked };
+  cleanup?: Asked & { job_id: string; removed?: string[] };
+  cancel?: { wished: boolean; at?: string; possible: boolean; too_late: boolean };
+  result?: { size: number; media_type: string; sha256: string; checks?: { name: string; passed: boolean; detail?: string }[] };
   [name: string]: unknown;
+}
+
+/** A call that somebody asked for: status is waiting, sending, done, refused, unknown, not_sent or dropped. */
+export interface Asked {
+  status: string;
+  by?: string;
+  at?: string;
+  number?: number;
+  problem?: { code?: string; message?: string; class?: string };
+}
+
+/** What a submit would do; nothing was recorded. */
+export interface Checked extends Operation {
+  validation: {
+    would: "record" | "replay";
+    /** That it would be answered with. */
+    status: number;
+    warnings: { code: string; message: string }[];
+  };
 }
 
 export interface Submission {
@@ -49,10 +91,24 @@ export interface Submission {
   max_cost?: string;
   tags?: { [name: string]: string };
   approval?: string;
+  /** An earlier operation of yours, as retry_of is. */
   replaces?: string;
   retry_of?: string;
+  /** With these two: two jobs at once are acceptable. */
+  allow_overlap?: boolean;
+  /** Follows a job that was created elsewhere, and creates none. */
+  adopt?: { job_id: string };
   session?: string;
   client_reference?: string;
+}
+
+/** An operation whose cancellation is asked for with others. */
+export interface CancelItem {
+  id: string;
+  /** The item's own; without it that of the whole. */
+  idempotency_key?: string;
+  /** The version that it must still have: '"v7"'. */
+  if_match?: string;
 }
 
 export interface Decision {
@@ -73,8 +129,12 @@ export interface Batch {
   recorded: number;
   replayed: number;
   refused: number;
+  /** Of a check: they would be recorded. */
+  valid?: number;
   /** In the order of the request; each has an operation or a problem. */
-  items: { index: number; status: number; replayed?: boolean; operation?: Operation; problem?: ProblemDocument }[];
+  items: {
+    index: number; idempotency_key?: string; status: number; replayed?: boolean; operation?: Operation; problem?: ProblemDocument;
+  }[];
 }
 
 export interface Entry {
@@ -91,7 +151,10 @@ export interface Result {
   sha256: string;
 }
 
-/** One event of an operation's stream: a fact, with entry and standing, or how the operation stands. */
+/**
+ * One event of an operation's stream: a fact, with entry and standing, or how the operation
+ * stands. Of a feed it is a fact with standing alone.
+ */
 export interface Event {
   /** Where the stream goes on behind this event. */
   id: string;
@@ -242,6 +305,40 @@ export class Client {
     return object(await this.call("POST", "/v1/operations:batch", { ...call, key, body: { mode, items: whole } }));
   }
 
+  /**
+   * Says what submit would do with the same arguments: records nothing, and leaves the key as
+   * unused as before. It gives the operation as it would be recorded, or the one that the key
+   * names, with validation. What would be refused throws the same Problem.
+   */
+  async check(key: string, s: Submission, call: Call = {}): Promise<Checked> {
+    const body = { params: {}, ...s, validate_only: true };
+    return checked(object<Operation>(await this.call("POST", "/v1/operations", { ...call, key, body })));
+  }
+
+  /** Says what submitBatch would do; the operation of each item that would not be refused is Checked. */
+  async checkBatch(
+    key: string,
+    items: { operation: Submission }[],
+    mode: "independent" | "atomic" = "independent",
+    call: Call = {},
+  ): Promise<Batch> {
+    const whole = items.map((item) => ({ ...item, operation: { params: {}, ...item.operation } }));
+    const body = { mode, items: whole, validate_only: true };
+    const batch = object<Batch>(await this.call("POST", "/v1/operations:batch", { ...call, key, body }));
+    batch.items.forEach((item) => item.operation && checked(item.operation));
+    return batch;
+  }
+
+  /** Asks for the cancellation of up to 100 operations. Items that were refused are no error. */
+  async cancelBatch(
+    items: (string | CancelItem)[],
+    o: Call & { why?: string; key?: string; mode?: "independent" | "atomic" } = {},
+  ): Promise<Batch> {
+    const whole = items.map((item) => (typeof item === "string" ? { id: item } : item));
+    const body = { mode: o.mode ?? "independent", items: whole, ...(o.why ? { why: o.why } : {}) };
+    return object(await this.call("POST", "/v1/operations:cancel", { signal: o.signal, key: o.key || newKey(), body }));
+  }
+
   /** Asks for its cancellation. That it was asked for does not mean that it will be. */
   cancel(id: string, o: Call & { why?: string; key?: string } = {}): Promise<Operation> {
     return this.act(id, "cancel", o);
@@ -314,7 +411,7 @@ export class Client {
     let version = 0;
     let done = false;
     try {
-      for await (const event of this.stream(id, "", call, true)) {
+      for await (const event of this.stream(`${path(id)}/events`, "", call, true)) {
         let op = event.operation;
         if (event.standing && event.standing.version > version) {
           op = await this.get(id, call);
@@ -357,7 +454,24 @@ export class Client {
    * all from the first fact on.
    */
   events(id: string, last = "", call: Call = {}): AsyncGenerator<Event, void, undefined> {
-    return this.stream(id, last, call, false);
+    return this.stream(`${path(id)}/events`, last, call, false);
+  }
+
+  /**
+   * Yields what happens to all operations, each fact once and in order, from now on or behind
+   * the event with the id `last`. `of` is own, team or all. Where the stream is cut it goes on
+   * behind what was told, also if that was nothing yet. It never ends by itself. A Problem with
+   * the code cursor_expired says that more has happened since `last` than is told again:
+   * operations gives how things stand, and "" a feed from now on.
+   */
+  feed(filter: { of?: string; provider?: string } = {}, last = "", call: Call = {}): AsyncGenerator<Event, void, undefined> {
+    const q = new URLSearchParams();
+    for (const [name, value] of Object.entries(filter)) {
+      if (value) {
+        q.set(name, value);
+      }
+    }
+    return this.stream(q.size > 0 ? `/v1/events?${q}` : "/v1/events", last, call, false, true);
   }
 
   /** Yields the operations of the list, newest first, page after page. Of tags, each "name:value", all must match. */
@@ -451,6 +565,7 @@ export class Client {
         error = new Lost(method, where, r.key ?? "", tries, cause);
       } finally {
         limit.end();
+        limit.leave();
       }
       if (!again(error) || tries >= this.o.tries) {
         throw error;
@@ -475,7 +590,7 @@ export class Client {
     await sleep(wait, signal);
   }
 
-  private async *stream(id: string, last: string, call: Call, fallback: boolean): AsyncGenerator<Event, void, undefined> {
+  private async *stream(where: string, last: string, call: Call, fallback: boolean, endless = false): AsyncGenerator<Event, void, undefined> {
     const at = { cursor: last, got: 0, silent: false };
     let failures = 0;
     let empty = 0;
@@ -484,7 +599,7 @@ export class Client {
       at.silent = false;
       let error: unknown;
       try {
-        yield* this.one(id, at, call);
+        yield* this.one(where, at, call, endless);
         return;
       } catch (cause) {
         call.signal?.throwIfAborted();
@@ -498,7 +613,7 @@ export class Client {
           if (fallback && (empty >= emptyStreams || (at.silent && at.got === 0))) {
             throw new Eaten();
           }
-          error = new Lost("GET", `${path(id)}/events`, "", failures + 1, cause);
+          error = new Lost("GET", where, "", failures + 1, cause);
         }
       }
       failures = at.got > 0 ? 1 : failures + 1;
@@ -510,7 +625,12 @@ export class Client {
   }
 
   /** One stream. What it throws beside Problem, Cut and Eaten is the caller's own. */
-  private async *one(id: string, at: { cursor: string; got: number; silent: boolean }, call: Call): AsyncGenerator<Event, void, undefined> {
+  private async *one(
+    where: string,
+    at: { cursor: string; got: number; silent: boolean },
+    call: Call,
+    endless: boolean,
+  ): AsyncGenerator<Event, void, undefined> {
     const more: { [name: string]: string } = { Accept: "text/event-stream" };
     if (at.cursor) {
       more["Last-Event-ID"] = at.cursor;
@@ -520,14 +640,14 @@ export class Client {
       limit.within(firstSilence);
       let answer: Response;
       try {
-        answer = await fetch(`${this.base}${path(id)}/events`, { headers: this.headers(more), signal: limit.signal, redirect: "manual", cache: "no-store" });
+        answer = await fetch(this.base + where, { headers: this.headers(more), signal: limit.signal, redirect: "manual", cache: "no-store" });
       } catch (cause) {
         if (at.silent) {
           throw new Cut("no answer in time", { cause });
         }
-        throw new Lost("GET", `${path(id)}/events`, "", 1, cause);
+        throw new Lost("GET", where, "", 1, cause);
       }
-      if (answer.status === 204) {
+      if (answer.status === 204 && !endless) {
         return;
       }
       if (!answer.ok || !answer.body) {
@@ -543,6 +663,7 @@ export class Client {
       let name = "";
       let data = "";
       let cursor = at.cursor;
+      let placed = false; // an id came since the last event
       for (;;) {
         const part = await reader.read().catch((cause: unknown) => {
           throw new Cut("the stream was cut", { cause });
@@ -559,6 +680,7 @@ export class Client {
           const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "").replace(/\r$/, "");
           if (field === "id") {
             cursor = value;
+            placed = true;
           } else if (field === "event") {
             name = value;
           } else if (field === "data") {
@@ -566,15 +688,22 @@ export class Client {
           } else if (line.trim() === "" && data) {
             const event = read(cursor, name, data);
             name = data = "";
-            if (!event.operation && at.cursor && Number(cursor) <= Number(at.cursor)) {
+            placed = false;
+            if (!event.operation && !behind(cursor, at.cursor)) {
               continue; // told before
             }
             at.cursor = cursor; // what is given is not told again
             limit.end(); // the caller takes its time
             yield event;
-            if (event.type === "operation.ended.v1") {
+            if (event.type === "operation.ended.v1" && !endless) {
               return;
             }
+          } else if (line.trim() === "") {
+            if (placed && behind(cursor, at.cursor)) {
+              at.cursor = cursor; // it says where the stream is, and tells nothing
+            }
+            name = "";
+            placed = false;
           }
         }
         limit.within(laterSilence);
@@ -618,8 +747,13 @@ class Limit {
     clearTimeout(this.timer);
   }
 
-  abort(): void {
+  /** Or a signal that outlives many calls would keep something of each. */
+  leave(): void {
     this.outer?.removeEventListener("abort", this.follow);
+  }
+
+  abort(): void {
+    this.leave();
     this.own.abort();
   }
 }
@@ -644,6 +778,18 @@ function sleep(seconds: number, signal?: AbortSignal): Promise<void> {
 
 function path(id: string): string {
   return `/v1/operations/${encodeURIComponent(id)}`;
+}
+
+/** Whether the id of an event is behind the last one, if there was any. */
+function behind(id: string, last: string): boolean {
+  return !last || Number(id) > Number(last);
+}
+
+function checked(op: Operation): Checked {
+  if (!op.validation) {
+    throw new Error("the answer does not say that nothing was recorded: read the list, and look what stands between");
+  }
+  return op as Checked;
 }
 
 function hex(bytes: Uint8Array): string {

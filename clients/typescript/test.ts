@@ -10,6 +10,7 @@ const need = (name: string): string => process.env[name] ?? assert.fail(`${name}
 const key = need("COUNTERFOIL_KEY");
 const connect = (name = "COUNTERFOIL_SERVER"): Client => new Client(need(name), key, { first: 0.01, longest: 0.1 });
 const submitted = new Set<string>();
+const told: string[] = []; // ids of the events of a feed
 const minute = (): { signal: AbortSignal } => ({ signal: AbortSignal.timeout(60_000) });
 
 async function submit(c: Client, name: string, more: Partial<Submission> = {}): Promise<Operation> {
@@ -83,6 +84,89 @@ const tests: { [name: string]: () => Promise<void> } = {
     await assert.rejects(all(c.events(op.id, "", minute())));
   },
 
+  async "the feed misses nothing"() {
+    const c = connect();
+    const stop = new AbortController();
+    const signal = AbortSignal.any([stop.signal, minute().signal]);
+    const ended = new Set<string>();
+    const reading = (async () => {
+      for await (const event of c.feed({ provider: "example", of: "own" }, "", { signal })) {
+        assert(event.standing && !event.entry && !event.operation);
+        assert(Number(event.id) > Number(told.at(-1) ?? 0), `${event.id} behind ${told.at(-1)}`);
+        told.push(event.id);
+        if (event.standing.terminal) {
+          ended.add(event.standing.id);
+        }
+      }
+    })();
+    for (let i = 0; told.length === 0; i++) {
+      await submit(c, `ts-feed-${i}`);
+    }
+    const { id } = await submit(c, "ts-feed");
+    await Promise.race([reading, (async () => {
+      while (!ended.has(id)) {
+        await c.get(id, { signal });
+      }
+    })()]);
+    stop.abort(new Error("enough"));
+    await assert.rejects(reading, { message: "enough" });
+  },
+
+  async "where a feed goes on"() {
+    const event = (n: number): string =>
+      `id: ${n}\nevent: dev.counterfoil.job.observed.v1\ndata: {"data":{"operation":{"id":"op_1","version":${n}}}}\n\n`;
+    const streams = [
+      "retry: 2000\nid: 41\n\n", // cut before the first event
+      `id: 41\n\n${event(42)}id: 43\nevent`, // within an event
+      `id: 42\n\n${event(42)}${event(43)}id: 5`, // told again, and an id in part
+      ": hb\n\nid: 99\n\n: hb\n\nid: 7\n\n", // others' facts, and one that goes back
+    ];
+    const asked: string[] = [];
+    const server = createServer((r, w) => {
+      asked.push(`${r.url} ${r.headers["last-event-id"] ?? "-"}`);
+      const text = streams[asked.length - 1];
+      if (text === undefined) {
+        w.writeHead(410, { "Content-Type": "application/problem+json" }).end('{"code":"cursor_expired","retryable":false}');
+        return;
+      }
+      w.writeHead(200, { "Content-Type": "text/event-stream" }).write(text, () => w.end());
+    });
+    await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+    const c = new Client(`http://127.0.0.1:${(server.address() as AddressInfo).port}`, key, { first: 0.001, longest: 0.01 });
+    const ids: string[] = [];
+    const expired = await refused((async () => {
+      for await (const e of c.feed({ provider: "example" }, "", minute())) {
+        ids.push(e.id);
+      }
+    })());
+    server.closeAllConnections();
+    server.close();
+    assert.deepEqual([expired.status, expired.code, ids], [410, "cursor_expired", ["42", "43"]]);
+    assert.deepEqual(asked, ["-", "41", "42", "43", "99"].map((at) => `/v1/events?provider=example ${at}`));
+  },
+
+  async "check, and cancel several"() {
+    const c = connect();
+    const wish: Submission = { provider: "example", params: { correlation: "ts-check" }, not_before: new Date(Date.now() + 600_000).toISOString() };
+    const would = await c.check("ts-check", wish, minute());
+    assert.deepEqual([would.validation.would, would.validation.status], ["record", 202]);
+    assert.equal((await refused(c.get(would.id))).status, 404);
+    const bad = await refused(c.check("ts-bad", { provider: "example", allow_overlap: true, adopt: { job_id: "" } }));
+    assert.deepEqual(bad.document.errors?.map((e) => e.field).sort(), ["/adopt/job_id", "/allow_overlap"]);
+    const both = await c.checkBatch("ts-checks", [{ operation: wish }, { operation: { provider: "nobody" } }], "independent", minute());
+    assert.deepEqual([both.valid, both.refused, both.items[0]?.operation?.id !== undefined], [1, 1, true]);
+    const op = await c.submit("ts-check", wish, minute());
+    submitted.add(op.id);
+    assert.equal(op.id, would.id);
+    assert.equal((await c.check("ts-check", wish, minute())).validation.would, "replay");
+    const other = await submit(c, "ts-check-2", { not_before: wish.not_before });
+    const some = await c.cancelBatch([{ id: op.id, idempotency_key: "ts-own" }, "op_nobody"], { why: "not needed" });
+    assert.deepEqual([some.items[0]?.operation?.cancel?.wished, some.items[0]?.idempotency_key, some.items[1]?.problem?.code], [true, "ts-own", "not_found"]);
+    const all = await c.cancelBatch([op.id, other.id], { mode: "atomic", key: "ts-all" });
+    assert.deepEqual([all.mode, all.refused], ["atomic", 0]);
+    assert.equal((await c.wait(other.id, minute())).state, "cancelled");
+  },
+
   async "decide and cancel"() {
     const c = connect();
     let op = await submit(c, "ts-lost", { provider: "example-ask", account: "lost" });
@@ -147,4 +231,4 @@ for (const [name, test] of Object.entries(tests)) {
   });
   console.error(`ok: ${name}`);
 }
-console.log(JSON.stringify({ submitted: [...submitted].sort() }));
+console.log(JSON.stringify({ submitted: [...submitted].sort(), told }));

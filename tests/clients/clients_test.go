@@ -133,7 +133,7 @@ func serve(t *testing.T) *service {
 		t.Cleanup(p.Close)
 		return p
 	}
-	s.lossy, s.noStreams = proxy(stand.Faults{Lose: true, CutAfter: 2}), proxy(stand.Faults{NoStreams: true})
+	s.lossy, s.noStreams = proxy(stand.Faults{Lose: true, CutAfter: 2, LoseFirst: true}), proxy(stand.Faults{NoStreams: true})
 	if s.direct, err = client.New(s.address, s.key, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func (s *service) keepsPromises(t *testing.T, dir, program string, arguments ...
 		t.Fatalf("%v\n%s%s", err, &words, &out)
 	}
 	t.Logf("%s%s", &words, &out)
-	var said struct{ Submitted []string }
+	var said struct{ Submitted, Told []string }
 	if err := json.Unmarshal(out.Bytes(), &said); err != nil {
 		t.Fatalf("%v: %s", err, &out)
 	}
@@ -171,6 +171,9 @@ func (s *service) keepsPromises(t *testing.T, dir, program string, arguments ...
 	}
 	if d := s.sim.Duplicates(); len(d) > 0 {
 		t.Errorf("more than one job for: %v", d)
+	}
+	if first := s.lossy.LostFirst(); len(first) != 1 || len(said.Told) == 0 || said.Told[0] != first[0] {
+		t.Errorf("a feed was cut before its first event, %q, and was told %q", first, said.Told)
 	}
 	lost, resumed := 0, 0
 	for _, a := range s.lossy.Requests() {

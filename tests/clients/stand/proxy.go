@@ -26,6 +26,7 @@ type Proxy struct {
 	mu    sync.Mutex
 	seen  map[string]int // guarded by mu: requests by method, path and key
 	asked []Asked        // guarded by mu
+	kept  []string       // guarded by mu: ids of events that a feed lost
 }
 
 // Asked is one request and what became of its answer.
@@ -42,6 +43,9 @@ type Faults struct {
 	Lose bool
 	// CutAfter ends a stream after so many events; 0 lets it go on.
 	CutAfter int
+	// LoseFirst cuts each feed of all operations that was begun without an id when its
+	// first event comes, which does not arrive.
+	LoseFirst bool
 	// NoStreams answers every stream with a page that says no.
 	NoStreams bool
 	// Delay holds each answer.
@@ -82,6 +86,13 @@ func (p *Proxy) Requests() []Asked {
 	return append([]Asked(nil), p.asked...)
 }
 
+// LostFirst are the ids of the events that LoseFirst kept from arriving.
+func (p *Proxy) LostFirst() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.kept...)
+}
+
 func (p *Proxy) answer(w *http.Response) error {
 	r := w.Request
 	a := Asked{
@@ -112,6 +123,12 @@ func (p *Proxy) answer(w *http.Response) error {
 		page := "no streams here\n"
 		w.StatusCode, w.Status, w.Body, w.ContentLength = http.StatusNotImplemented, "", io.NopCloser(strings.NewReader(page)), int64(len(page))
 		w.Header = http.Header{"Content-Type": {"text/plain"}, "Content-Length": {strconv.Itoa(len(page))}}
+	case stream && p.faults.LoseFirst && r.URL.Path == "/v1/events" && a.LastEvent == "" && !r.URL.Query().Has("after"):
+		w.Body = &early{ReadCloser: w.Body, lost: func(id string) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.kept = append(p.kept, id)
+		}}
 	case stream && p.faults.CutAfter > 0:
 		w.Body = &cut{ReadCloser: w.Body, left: p.faults.CutAfter}
 	case a.Lost && total%2 == 0:
@@ -154,4 +171,35 @@ func (c *cut) Read(b []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// early ends before the first event, of which nothing arrives; what has no data does.
+type early struct {
+	io.ReadCloser
+	lost  func(id string)
+	held  []byte // read, and not known to be no part of an event
+	ended bool
+}
+
+func (e *early) Read(b []byte) (int, error) {
+	for !e.ended {
+		block, rest, whole := bytes.Cut(e.held, []byte("\n\n"))
+		switch {
+		case !whole:
+			n, err := e.ReadCloser.Read(b)
+			e.held = append(e.held, b[:n]...)
+			if n == 0 && err != nil {
+				return 0, err
+			}
+			continue
+		case !bytes.Contains(block, []byte("data:")):
+			n := copy(b, e.held[:len(block)+2])
+			e.held = e.held[n:]
+			return n, nil
+		}
+		id, _, _ := strings.Cut(strings.TrimPrefix(string(block), "id: "), "\n")
+		e.lost(id)
+		e.ended, e.held = true, rest
+	}
+	return 0, errLost
 }
