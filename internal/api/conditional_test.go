@@ -32,6 +32,7 @@ func (s *shared) differs(target, etag string, body []byte) string {
 		for _, q := range quotas {
 			delete(q.(map[string]any), "remaining")
 			delete(q.(map[string]any), "more_in_s")
+			delete(q.(map[string]any), "amount_left")
 		}
 	}
 	text, err := json.Marshal(v)

@@ -199,7 +199,7 @@ func (r route) codesOf() []ingest.Code {
 		codes = append(codes, ingest.CodeNotAcceptable)
 	}
 	if r.begins {
-		codes = append(codes, ingest.CodeRateExceeded, ingest.CodeTooManyOpen)
+		codes = append(codes, ingest.CodeRateExceeded, ingest.CodeTooManyOpen, ingest.CodeCostQuota, ingest.CodeCostAboveQuota)
 	}
 	slices.Sort(codes)
 	return slices.Compact(codes)

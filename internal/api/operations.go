@@ -360,7 +360,7 @@ func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
 	lasting := shown
 	lasting.Quotas = slices.Clone(shown.Quotas)
 	for i := range lasting.Quotas {
-		lasting.Quotas[i].Remaining, lasting.Quotas[i].More = nil, 0
+		lasting.Quotas[i].Remaining, lasting.Quotas[i].More, lasting.Quotas[i].Left = nil, 0, ""
 	}
 	sum, err := encode(lasting)
 	if err != nil {

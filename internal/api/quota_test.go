@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/journal/memory"
@@ -316,4 +317,88 @@ func TestQuotasInCapabilities(t *testing.T) {
 	if w := h.do("", "GET", "/v1/capabilities", nil, ""); strings.Contains(w.Body.String(), `"quotas"`) {
 		t.Errorf("without a key: %s", w.Body)
 	}
+}
+
+// What a principal spends is bounded over a day: of all processes together, over a restart,
+// and by no more than what is recorded.
+func TestCostQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.clock.real = true // the bubble's
+		ten, _ := contract.ParseDecimal("10")
+		h.quotas = ingest.Quotas{Costs: map[string]contract.Decimal{"USD": ten}}
+		other := h.twin()
+		var stops []context.CancelFunc
+		run := func(s *ingest.Service) {
+			ctx, stop := context.WithCancel(t.Context())
+			go s.RunCosts(ctx)
+			stops = append(stops, stop)
+		}
+		defer func() {
+			for _, stop := range stops {
+				stop()
+			}
+			synctest.Wait()
+		}()
+		dollars := func(n int) string {
+			return fmt.Sprintf(`{"provider":"example","params":{"copies":%d}}`, 4*n)
+		}
+		dry := func(body string) string { return `{"validate_only":true,` + body[1:] }
+		refused := func(what string, w *httptest.ResponseRecorder, code ingest.Code, left string) {
+			t.Helper()
+			var p ingest.Problem
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.Code != code || p.Status != w.Code || !slices.Equal(p.Violated, []ingest.Policy{"cost-USD"}) || left != "" && p.Values["left"] != left {
+				t.Errorf("%s: %d %s", what, w.Code, w.Body)
+			}
+			if after, err := strconv.Atoi(w.Header().Get("Retry-After")); (w.Code == 429) != (err == nil && after > 0) {
+				t.Errorf("%s: Retry-After %q", what, w.Header().Get("Retry-After"))
+			}
+		}
+		w, _, _ := h.submit("alice", "k", dollars(4))
+		refused("before anything is counted", w, ingest.CodeCostQuota, "")
+		run(h.service)
+		synctest.Wait()
+		w, _, _ = h.submit("alice", "k", dollars(4))
+		if w.Code != 202 || !strings.HasSuffix(limits(w), `, "cost-USD";r=6`) || !strings.HasSuffix(w.Header().Get("RateLimit-Policy"), `, "cost-USD";q=10;w=86400`) {
+			t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+		if w, _, _ := h.submit("alice", "k", dollars(4)); w.Code != 200 {
+			t.Errorf("a replay: %d", w.Code)
+		}
+		other.submit("alice", "x", dollars(4)) // has it begin to count
+		run(other.service)
+		synctest.Wait()
+		for _, one := range []*harness{h, other} {
+			for _, body := range []string{dollars(7), dry(dollars(7))} {
+				w, _, _ := one.submit("alice", "x", body)
+				refused("more than is left", w, ingest.CodeCostQuota, "6")
+			}
+			w, _, _ := one.submit("alice", "x", dollars(11))
+			refused("more than there is", w, ingest.CodeCostAboveQuota, "")
+		}
+		item := func(n int) string { return `{"operation":` + dollars(n) + `}` }
+		w, _ = h.several("alice", "b", batchOf("atomic", item(5), item(2)))
+		refused("a batch", w, ingest.CodeCostQuota, "6")
+		for _, body := range []string{dry(batchOf("independent", item(4), item(4), item(2))), batchOf("independent", item(4), item(4), item(2))} {
+			if _, v := other.several("alice", "b", body); v.Refused != 1 {
+				t.Errorf("%+v", v)
+			}
+		}
+		synctest.Wait()
+		if w, _, _ := h.submit("bob", "k", dollars(10)); w.Code != 202 {
+			t.Errorf("another principal: %d %s", w.Code, w.Body)
+		}
+		again := h.twin()
+		run(again.service)
+		again.submit("alice", "y", dollars(1))
+		synctest.Wait()
+		for _, one := range []*harness{h, other, again} {
+			w, _, _ := one.submit("alice", "y", dollars(3))
+			refused("after a restart", w, ingest.CodeCostQuota, "")
+		}
+		time.Sleep(ingest.CostWindow + 10*time.Minute)
+		if w, _, _ := again.submit("alice", "y", dollars(10)); w.Code != 202 {
+			t.Errorf("the next day: %d %s", w.Code, w.Body)
+		}
+	})
 }

@@ -27,14 +27,15 @@ func (p *parser) cost(root section) {
 		return
 	}
 	rule := &costRule{unit: s.text("unit"), amount: s.expression(p.env.params, "amount", text)}
-	if s.need("unit", ": the currency or unit of the amount, such as USD") && !validUnit(rule.unit) {
+	if s.need("unit", ": the currency or unit of the amount, such as USD") && !ValidUnit(rule.unit) {
 		p.d.addf(s.value["unit"], "cost.unit", "must be 1 to 16 letters, digits, _ and -")
 	}
 	s.need("amount", ": an expression over params that gives a decimal as text, or a whole number")
 	p.c.cost = rule
 }
 
-func validUnit(s string) bool {
+// ValidUnit says whether a text can be the unit of a cost: 1 to 16 letters, digits, _ and -.
+func ValidUnit(s string) bool {
 	return len(s) >= 1 && len(s) <= 16 && !strings.ContainsFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
 	})

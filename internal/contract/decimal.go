@@ -54,3 +54,18 @@ func (d Decimal) Plus(other Decimal) Decimal {
 	micro := d.micro + other.micro
 	return Decimal{d.whole + other.whole + micro/microPerWhole, micro % microPerWhole}
 }
+
+// Minus takes away, and gives nothing where there is less than that.
+func (d Decimal) Minus(other Decimal) Decimal {
+	if d.Compare(other) <= 0 {
+		return Decimal{}
+	}
+	whole, micro := d.whole-other.whole, d.micro
+	if micro < other.micro {
+		whole, micro = whole-1, micro+microPerWhole
+	}
+	return Decimal{whole, micro - other.micro}
+}
+
+// Whole is the amount without its fraction.
+func (d Decimal) Whole() uint64 { return d.whole }

@@ -338,11 +338,11 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 	if refusal := v.full(); refusal != nil {
 		return nil, false, refusal
 	}
-	ids := make([]string, len(fresh))
+	orders := make([]order, len(fresh))
 	for n, i := range fresh {
-		ids[n] = items[i].id
+		orders[n] = orderOf(items[i].id, items[i].plan.intent)
 	}
-	settle, err := v.begin(r.Caller, ids...)
+	settle, err := v.begin(r.Caller, orders...)
 	if err != nil {
 		return nil, false, err
 	}

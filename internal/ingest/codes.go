@@ -71,6 +71,8 @@ const (
 	CodeTooManyStreams      Code = "too_many_streams"
 	CodeRateExceeded        Code = "rate_exceeded"
 	CodeTooManyOpen         Code = "too_many_open"
+	CodeCostQuota           Code = "cost_quota_exceeded"
+	CodeCostAboveQuota      Code = "cost_above_quota"
 	CodeTooManyDeliveries   Code = "too_many_deliveries"
 	CodeNotAcceptable       Code = "not_acceptable"
 	CodeRangeUnsatisfied    Code = "range_not_satisfiable"
@@ -178,6 +180,8 @@ func Meanings() []Meaning {
 		{CodeTooManyStreams, 429, "Too many streams are open", true, RetrySameKey, "End one, or ask again after Retry-After; a wait of an operation is no stream."},
 		{CodeRateExceeded, 429, "You have begun as many operations as you may for now", true, RetrySameKey, "Nothing was recorded. Send it again after Retry-After with the same Idempotency-Key; RateLimit says what is left."},
 		{CodeTooManyOpen, 429, "Too many of your operations have not ended", true, RetrySameKey, "Nothing was recorded. Send it again with the same Idempotency-Key once some have ended; GET /v1/operations lists them: cancel what is not needed, and decide on what has stopped."},
+		{CodeCostQuota, 429, "What you begin would cost more than you may spend for now", true, RetrySameKey, "Nothing was recorded. Send it again after Retry-After with the same Idempotency-Key; GET /v1/capabilities says what is left."},
+		{CodeCostAboveQuota, 422, "It would cost more than you may ever spend at once", false, RetrySameKey, "Nothing was recorded. Ask for less; the operator sets what you may spend."},
 		{CodeInternal, 500, "Something went wrong here", true, RetrySameKey, "Try again with the same Idempotency-Key; if it stays, ask the operator."},
 		{CodeUnavailable, 503, "The store does not answer", true, RetrySameKey, "Try again with the same Idempotency-Key: whether anything was recorded is not known."},
 		{CodeStorageLow, 503, "There is too little room for new operations", true, RetrySameKey, "Nothing was recorded. Try again after Retry-After with the same Idempotency-Key; the operator must make room."},

@@ -1,9 +1,14 @@
 package ingest
 
 import (
+	"maps"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/counterfoil/counterfoil/internal/contract"
 )
 
 // Policy is the name of a quota in RateLimit fields, problems and capabilities. Names
@@ -14,10 +19,15 @@ type Policy string
 const (
 	PolicySubmit Policy = "submit" // new operations in SubmitWindow
 	PolicyOpen   Policy = "open"   // operations that have not ended
+	// PolicyCost is what operations cost that were begun in CostWindow. There is one for
+	// each unit, whose name follows: cost-USD.
+	PolicyCost Policy = "cost"
 )
 
 // Policies lists them.
-func Policies() []Policy { return []Policy{PolicySubmit, PolicyOpen} }
+func Policies() []Policy { return []Policy{PolicySubmit, PolicyOpen, PolicyCost} }
+
+func costPolicy(unit string) Policy { return PolicyCost + Policy("-"+unit) }
 
 const (
 	// SubmitWindow is the time over which new operations are counted.
@@ -42,6 +52,9 @@ type Quotas struct {
 	Submits int
 	// Open is how many operations may be under way.
 	Open int
+	// Costs bounds, by unit, what the operations begun in CostWindow may cost together. A
+	// unit that is not there is not bounded.
+	Costs map[string]contract.Decimal
 }
 
 // OrDefault fills what is not given.
@@ -57,8 +70,11 @@ func (q Quotas) OrDefault() Quotas {
 
 // QuotaView is one quota of the caller's principal and what is left of it.
 type QuotaView struct {
-	Policy Policy `json:"policy" enum:"submit,open" doc:"Its name in RateLimit fields and violated-policies. submit: operations begun; open: operations that have not ended."`
-	Limit  int    `json:"limit"`
+	Policy Policy `json:"policy" doc:"Its name in RateLimit fields and violated-policies. submit: operations begun; open: operations that have not ended; cost-UNIT: what those begun cost."`
+	Limit  int    `json:"limit" doc:"Of costs without their fraction, as remaining."`
+	Unit   string `json:"unit,omitempty" doc:"Of costs."`
+	Amount string `json:"amount,omitempty" doc:"The limit of costs, as a decimal."`
+	Left   string `json:"amount_left,omitempty" doc:"What is left of it, as a decimal; absent while it is not known."`
 	Window int    `json:"window_s,omitempty" doc:"The time that the limit is over, in seconds; absent: there is none."`
 	// Remaining is what may be begun at once; nil while it is not known.
 	Remaining *int `json:"remaining,omitempty" doc:"How many more may be begun now, here; absent while it is not known."`
@@ -72,9 +88,10 @@ type quotas struct {
 	of  func(principal string) Quotas
 	now func() time.Time
 
-	mu   sync.Mutex // guards what follows
-	used map[string]*usage
-	open open
+	mu    sync.Mutex // guards what follows
+	used  map[string]*usage
+	open  open
+	spent spent
 }
 
 // usage is what a principal has used of its submits: it shrinks evenly, by the limit in
@@ -88,7 +105,7 @@ func newQuotas(of func(string) Quotas, now func() time.Time) *quotas {
 	if of == nil {
 		of = func(string) Quotas { return Quotas{} }
 	}
-	return &quotas{of: of, now: now, used: map[string]*usage{}, open: newOpen()}
+	return &quotas{of: of, now: now, used: map[string]*usage{}, open: newOpen(), spent: newSpent()}
 }
 
 // usageLocked gives what is used by now. A clock that is set back gives nothing back.
@@ -118,8 +135,16 @@ func (u *usage) until(limit, n int) time.Duration {
 }
 
 // fitsLocked refuses n operations that no quota would ever let be begun in one write.
-func (q *quotas) fitsLocked(principal string, n int) *Refusal {
-	have := q.of(principal).OrDefault()
+func (q *quotas) fitsLocked(principal string, orders []order) *Refusal {
+	have, n := q.of(principal).OrDefault(), len(orders)
+	costs := costsOf(orders)
+	for _, unit := range slices.Sorted(maps.Keys(have.Costs)) {
+		if limit := have.Costs[unit]; costs[unit].Compare(limit) > 0 {
+			r := &Refusal{Code: CodeCostAboveQuota, Violated: []Policy{costPolicy(unit)}}
+			return r.Say("it would cost {cost} {unit}; all that you begin in {window_s} s may cost {limit}",
+				Values{"cost": costs[unit].String(), "unit": unit, "window_s": int(CostWindow.Seconds()), "limit": limit.String()})
+		}
+	}
 	limit := min(have.Submits, have.Open)
 	if n <= limit {
 		return nil
@@ -129,9 +154,9 @@ func (q *quotas) fitsLocked(principal string, n int) *Refusal {
 	return r.Say("the request has {items} new items; your quotas let {limit} be begun in one write", values)
 }
 
-// checkLocked refuses to begin n operations more, where a quota does not allow it.
-func (q *quotas) checkLocked(principal string, n int) *Refusal {
-	have := q.of(principal).OrDefault()
+// checkLocked refuses to begin operations, where a quota does not allow it.
+func (q *quotas) checkLocked(principal string, orders []order) *Refusal {
+	have, n := q.of(principal).OrDefault(), len(orders)
 	u := q.usageLocked(principal, have.Submits, q.now())
 	wait := u.until(have.Submits, n)
 	if opened, known := q.open.count(principal); known && opened+n > have.Open {
@@ -146,37 +171,68 @@ func (q *quotas) checkLocked(principal string, n int) *Refusal {
 		return r.Say("you may begin {limit} operations in {window_s} s, and {remaining} now",
 			Values{"limit": have.Submits, "window_s": int(SubmitWindow.Seconds()), "remaining": u.left(have.Submits)})
 	}
+	return q.affordLocked(principal, have.Costs, costsOf(orders))
+}
+
+// affordLocked refuses what a quota of costs has no room for.
+func (q *quotas) affordLocked(principal string, limits, costs map[string]contract.Decimal) *Refusal {
+	if len(limits) > 0 {
+		q.spent.want()
+	}
+	now := q.now()
+	for _, unit := range slices.Sorted(maps.Keys(costs)) {
+		limit, bounded := limits[unit]
+		if !bounded {
+			continue
+		}
+		r := &Refusal{Code: CodeCostQuota, Violated: []Policy{costPolicy(unit)}, RetryAfter: retryCounting}
+		if !q.spent.known {
+			return r.Say("what was spent of {limit} {unit} is being counted", Values{"limit": limit.String(), "unit": unit})
+		}
+		sum := q.spent.sum(purse{principal, unit}, now)
+		if over := sum.Plus(costs[unit]).Minus(limit); over != (contract.Decimal{}) {
+			r.RetryAfter = q.spent.until(purse{principal, unit}, over, now)
+			return r.Say("it would cost {cost} {unit}, and {left} is left of {limit} in {window_s} s",
+				Values{"cost": costs[unit].String(), "unit": unit, "left": limit.Minus(sum).String(), "limit": limit.String(), "window_s": int(CostWindow.Seconds())})
+		}
+	}
 	return nil
 }
 
-// would is what begin would say to the last of n operations, or to all of them in one
+// would is what begin would say to the last of the operations, or to all of them in one
 // write. It takes nothing.
-func (q *quotas) would(principal string, n int, whole bool) *Refusal {
+func (q *quotas) would(principal string, orders []order, whole bool) *Refusal {
+	if len(orders) == 0 {
+		return nil
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if whole {
-		if refusal := q.fitsLocked(principal, n); refusal != nil {
-			return refusal
-		}
+	one := orders
+	if !whole {
+		one = orders[len(orders)-1:]
 	}
-	return q.checkLocked(principal, n)
+	if refusal := q.fitsLocked(principal, one); refusal != nil {
+		return refusal
+	}
+	return q.checkLocked(principal, orders)
 }
 
 // begin takes what the operations need, or refuses all of them. settle must be called with
 // whether they were recorded: of what was not, or is not known to be, everything is given
 // back, so that a store that does not answer uses up nobody's quota.
-func (q *quotas) begin(principal string, operations ...string) (settle func(recorded bool), refused *Refusal) {
+func (q *quotas) begin(principal string, orders ...order) (settle func(recorded bool), refused *Refusal) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if refusal := q.fitsLocked(principal, len(operations)); refusal != nil {
+	if refusal := q.fitsLocked(principal, orders); refusal != nil {
 		return nil, refusal
 	}
-	if refusal := q.checkLocked(principal, len(operations)); refusal != nil {
+	if refusal := q.checkLocked(principal, orders); refusal != nil {
 		return nil, refusal
 	}
-	q.used[principal].count += float64(len(operations))
-	for _, id := range operations {
-		q.open.expect(id, principal)
+	q.used[principal].count += float64(len(orders))
+	for _, o := range orders {
+		q.open.expect(o.operation, principal)
+		q.spent.expect(principal, o)
 	}
 	return func(recorded bool) {
 		if recorded {
@@ -185,9 +241,10 @@ func (q *quotas) begin(principal string, operations ...string) (settle func(reco
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		u := q.used[principal]
-		u.count = max(0, u.count-float64(len(operations)))
-		for _, id := range operations {
-			q.open.release(id)
+		u.count = max(0, u.count-float64(len(orders)))
+		for _, o := range orders {
+			q.open.release(o.operation)
+			q.spent.release(o.operation)
 		}
 	}, nil
 }
@@ -208,14 +265,32 @@ func (q *quotas) views(principal string) []QuotaView {
 		room := max(0, have.Open-n)
 		opened.Remaining = &room
 	}
-	return []QuotaView{submit, opened}
+	list := []QuotaView{submit, opened}
+	for _, unit := range slices.Sorted(maps.Keys(have.Costs)) {
+		q.spent.want()
+		limit := have.Costs[unit]
+		c := QuotaView{Policy: costPolicy(unit), Unit: unit, Amount: limit.String(), Limit: whole(limit), Window: int(CostWindow.Seconds())}
+		if q.spent.known {
+			left := limit.Minus(q.spent.sum(purse{principal, unit}, q.now()))
+			n := whole(left)
+			c.Left, c.Remaining = left.String(), &n
+		}
+		list = append(list, c)
+	}
+	return list
 }
 
+// whole is an amount without its fraction, which has at most 15 digits.
+func whole(d contract.Decimal) int { return int(min(d.Whole(), math.MaxInt64)) } //nolint:gosec // it is bounded
+
 // begin takes what the operations need of their principal's quotas.
-func (v *Service) begin(caller Caller, operations ...string) (settle func(recorded bool), err error) {
-	settle, refusal := v.quotas.begin(caller.Principal, operations...)
+func (v *Service) begin(caller Caller, orders ...order) (settle func(recorded bool), err error) {
+	settle, refusal := v.quotas.begin(caller.Principal, orders...)
 	if refusal != nil {
 		for _, p := range refusal.Violated {
+			if strings.HasPrefix(string(p), string(PolicyCost)+"-") {
+				p = PolicyCost
+			}
 			v.cfg.Exceeded(p)
 		}
 		return nil, refusal

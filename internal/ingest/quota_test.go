@@ -7,9 +7,18 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/projections"
 )
+
+func orders(ids ...string) (list []order) {
+	for _, id := range ids {
+		list = append(list, order{operation: id})
+	}
+	return list
+}
 
 func quotasOf(q *Quotas, now *time.Time) *quotas {
 	return newQuotas(func(string) Quotas { return *q }, func() time.Time { return *now })
@@ -32,7 +41,7 @@ func TestRateIsBounded(t *testing.T) {
 				ids[i] = fmt.Sprint(n)
 			}
 			before := *q.views("p")[0].Remaining
-			settle, refusal := q.begin("p", ids...)
+			settle, refusal := q.begin("p", orders(ids...)...)
 			if (refusal == nil) != (len(ids) <= before) {
 				t.Fatalf("%d of %d: %v", len(ids), before, refusal)
 			}
@@ -44,7 +53,7 @@ func TestRateIsBounded(t *testing.T) {
 					t.Fatalf("told to come back after %s, before there is one more", refusal.RetryAfter)
 				}
 				now = now.Add(refusal.RetryAfter)
-				if settle, refusal = q.begin("p", ids...); refusal != nil {
+				if settle, refusal = q.begin("p", orders(ids...)...); refusal != nil {
 					t.Fatalf("refused after the wait that was named: %v", refusal)
 				}
 				settle(false)
@@ -81,7 +90,7 @@ func TestRateFollowsTheConfiguration(t *testing.T) {
 	q := quotasOf(&have, &now)
 	left := func() int { return *q.views("p")[0].Remaining }
 	for i := range 2 {
-		if _, refusal := q.begin("p", fmt.Sprint(i)); refusal != nil {
+		if _, refusal := q.begin("p", order{operation: fmt.Sprint(i)}); refusal != nil {
 			t.Fatal(refusal)
 		}
 	}
@@ -133,7 +142,7 @@ func TestOpenIsCounted(t *testing.T) {
 			phase, known := states[id]
 			switch what := rapid.IntRange(0, 4).Draw(t, "what"); {
 			case !known && what < 2: // begun here
-				settle, refusal := q.begin(owner(id), fmt.Sprint(id))
+				settle, refusal := q.begin(owner(id), order{operation: fmt.Sprint(id)})
 				if refusal != nil {
 					t.Fatal(refusal)
 				}
@@ -174,15 +183,87 @@ func TestOpenIsCounted(t *testing.T) {
 func TestOpenCountsAnOperationOnce(t *testing.T) {
 	have, now := Quotas{}, time.Now()
 	q := quotasOf(&have, &now)
-	first, _ := q.begin("p", "op")
-	second, _ := q.begin("p", "op")
+	first, _ := q.begin("p", order{operation: "op"})
+	second, _ := q.begin("p", order{operation: "op"})
 	second(false)
 	first(true)
 	if n, _ := q.open.count("p"); n != 1 {
 		t.Errorf("%d open", n)
 	}
-	third, _ := q.begin("p", "other")
+	third, _ := q.begin("p", order{operation: "other"})
 	if third(false); q.open.by["p"] != 1 {
 		t.Errorf("%d open", q.open.by["p"])
 	}
+}
+
+// What was spent leaves the sum within the window and a grain, is counted once whoever tells
+// of it, and is not known before the ledger was read.
+func TestCostsAreSummed(t *testing.T) {
+	have, now := Quotas{Costs: map[string]contract.Decimal{"USD": decimal(t, "10")}}, time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
+	q := quotasOf(&have, &now)
+	buy := func(id, cost string) (settle func(bool), refusal *Refusal) {
+		return q.begin("p", order{id, cost, "USD"})
+	}
+	intent := func(cost string) *events.IntentRecorded {
+		return &events.IntentRecorded{Principal: "p", Cost: cost, CostUnit: "USD"}
+	}
+	left := func(want string) {
+		t.Helper()
+		if v := q.views("p"); len(v) != 3 || v[2].Policy != "cost-USD" || v[2].Left != want {
+			t.Errorf("%+v, want %s left", v[2:], want)
+		}
+	}
+	left("")
+	if _, refusal := buy("a", "1"); refusal == nil || refusal.Code != CodeCostQuota || refusal.RetryAfter != retryCounting {
+		t.Errorf("%v", refusal)
+	}
+	if _, refusal := q.begin("p", order{"free", "", ""}, order{"other", "99", "EUR"}); refusal != nil {
+		t.Errorf("what is not bounded: %v", refusal)
+	}
+	q.spent.known = true
+	left("10")
+	settle, refusal := buy("a", "4.5")
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	again, _ := buy("a", "4.5") // the same request at the same time
+	left("5.5")
+	again(false)
+	settle(true)
+	left("5.5")
+	q.spent.add("a", intent("4.5"), now) // the ledger has it
+	left("5.5")
+	q.spent.add("of another process", intent("0.000001"), now.Add(time.Minute))
+	left("5.499999")
+	if failed, _ := buy("b", "5"); failed != nil {
+		failed(false)
+	}
+	left("5.499999")
+	if _, refusal := buy("c", "11"); refusal == nil || refusal.Code != CodeCostAboveQuota || refusal.RetryAfter != 0 {
+		t.Errorf("%v", refusal)
+	}
+	_, refusal = buy("c", "6")
+	if refusal == nil || refusal.Code != CodeCostQuota || refusal.Violated[0] != "cost-USD" {
+		t.Fatalf("%v", refusal)
+	}
+	now = now.Add(refusal.RetryAfter - time.Nanosecond)
+	if _, early := buy("c", "6"); early == nil {
+		t.Error("let in before it was told to come back")
+	}
+	now = now.Add(time.Nanosecond)
+	if _, refusal := buy("c", "6"); refusal != nil {
+		t.Error(refusal)
+	}
+	if refusal.RetryAfter > CostWindow+costGrain || refusal.RetryAfter < CostWindow-costGrain {
+		t.Errorf("told to come back after %s", refusal.RetryAfter)
+	}
+}
+
+func decimal(t *testing.T, text string) contract.Decimal {
+	t.Helper()
+	d, ok := contract.ParseDecimal(text)
+	if !ok {
+		t.Fatal(text)
+	}
+	return d
 }

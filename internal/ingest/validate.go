@@ -76,7 +76,7 @@ func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submissio
 	if err != nil {
 		return View{}, err
 	}
-	if refusal := v.quotas.would(r.Caller.Principal, 1, false); refusal != nil {
+	if refusal := v.quotas.would(r.Caller.Principal, []order{orderOf(id, p.intent)}, false); refusal != nil {
 		return View{}, refusal
 	}
 	intent := p.intent
@@ -153,7 +153,7 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 	if mode != Atomic {
 		validateAdoptions(items, fresh, errs)
 		fresh = slices.DeleteFunc(fresh, func(i int) bool { return errs[i] != nil })
-		v.validateQuotas(r.Caller, fresh, errs)
+		v.validateQuotas(r.Caller, ordersOf(items, out, fresh), fresh, errs)
 	}
 	for i, err := range errs {
 		out[i].err = within(err, items[i].field)
@@ -168,7 +168,7 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 	if err := refused.whole(); err != nil {
 		return nil, err
 	}
-	if refusal := v.quotas.would(r.Caller.Principal, len(fresh), true); refusal != nil {
+	if refusal := v.quotas.would(r.Caller.Principal, ordersOf(items, out, fresh), true); refusal != nil {
 		return nil, refusal
 	}
 	return out, nil
@@ -191,10 +191,26 @@ func validateAdoptions(items []item, fresh []int, errs []error) {
 
 // validateQuotas refuses what the quotas have no room for once the items before it are
 // recorded. Which those are is not settled: items are recorded side by side.
-func (v *Service) validateQuotas(caller Caller, fresh []int, errs []error) {
+func (v *Service) validateQuotas(caller Caller, orders []order, fresh []int, errs []error) {
+	var taken []order
 	for n, i := range fresh {
-		if refusal := v.quotas.would(caller.Principal, n+1, false); refusal != nil {
+		with := append(taken, orders[n]) //nolint:gocritic // it becomes taken if there is room
+		if refusal := v.quotas.would(caller.Principal, with, false); refusal != nil {
 			errs[i] = refusal
+			continue
+		}
+		taken = with
+	}
+}
+
+// ordersOf is what the items would be recorded as.
+func ordersOf(items []item, out []BatchItem, fresh []int) []order {
+	orders := make([]order, len(fresh))
+	for n, i := range fresh {
+		orders[n].operation = items[i].id
+		if c := out[i].Operation.Cost; c != nil {
+			orders[n].cost, orders[n].unit = c.Amount, c.Unit
 		}
 	}
+	return orders
 }

@@ -86,3 +86,43 @@ func TestClaimsAhead(t *testing.T) {
 		})
 	}
 }
+
+// The facts since a time are those stored at it or later, wherever in the ledger that is.
+func TestFactsSince(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 7, 8} {
+		begin := time.Date(2026, 12, 1, 9, 0, 0, 0, time.UTC)
+		now := begin
+		j := journal.New(journal.Options{
+			Store: memory.New(memory.Config{Now: func() time.Time { return now }}), Now: func() time.Time { return now },
+			Sleep: func(ctx context.Context, _ time.Duration) error { return ctx.Err() }, NewID: func() string { return "x" },
+		})
+		for i := range n { // two in each second
+			now = begin.Add(time.Duration(i/2) * time.Second)
+			if _, _, err := j.Create(t.Context(), events.Event{ID: "i", Source: "/t", Operation: fmt.Sprint("op_", i), Fact: &events.IntentRecorded{Principal: "p", Provider: "example", Account: "main"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for second := -1; second <= n; second++ {
+			facts, err := j.FactsSince(t.Context(), begin.Add(time.Duration(second)*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := 0
+			for ; ; got++ {
+				f, err := facts.NextStored(t.Context(), 0)
+				if err != nil {
+					break
+				}
+				if !f.Is(events.TypeIntentRecorded) || f.Is(events.TypeCreateAttempted) {
+					t.Error("it is taken for another type")
+				}
+			}
+			if want := max(0, n-2*max(0, second)); got != want {
+				t.Errorf("%d facts, since second %d: %d, want %d", n, second, got, want)
+			}
+			if err := facts.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/codec"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -234,6 +236,30 @@ func (j *Journal) AllFacts(ctx context.Context, from uint64) (*Facts, error) {
 	return &Facts{c}, nil
 }
 
+// FactsSince is AllFacts from the first fact on that was stored at that time or later, by
+// the server's clock. Where several servers' clocks differ it may begin as much later or
+// earlier.
+func (j *Journal) FactsSince(ctx context.Context, at time.Time) (*Facts, error) {
+	end, err := j.LedgerEnd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	low, high := uint64(1), end+1 // the first is at low or behind it, and at high at the latest
+	for low < high {
+		middle := low + (high-low)/2
+		m, err := j.store.Next(ctx, Ledger, ">", middle)
+		switch {
+		case err != nil && !errors.Is(err, ErrNoMessage):
+			return nil, fmt.Errorf("look for the facts since %s: %w", at.UTC().Format(time.RFC3339), err)
+		case err != nil || !m.Time.Before(at):
+			high = middle
+		default:
+			low = middle + 1
+		}
+	}
+	return j.AllFacts(ctx, low)
+}
+
 // StoredFact is a fact that is yet to be decoded.
 type StoredFact struct{ m Message }
 
@@ -242,6 +268,11 @@ func (f StoredFact) Partition() string {
 	rest := strings.TrimPrefix(f.m.Subject, "facts."+segment+".")
 	name, _, _ := strings.Cut(rest, ".")
 	return name
+}
+
+// Is says whether it is of the type.
+func (f StoredFact) Is(t events.Type) bool {
+	return slices.Contains(f.m.Header["ce-type"], events.TypePrefix+string(t))
 }
 
 // Sequence is its place in the ledger.

@@ -171,7 +171,16 @@ func (c *Catalogue) AccountsOf(principal, provider string) []string {
 func (c *Catalogue) Quotas(principal string) ingest.Quotas {
 	quotas := c.file.table().quotas
 	one, all := quotas[principal], quotas[AllPrincipals]
-	return ingest.Quotas{Submits: cmp.Or(one.Submits, all.Submits), Open: cmp.Or(one.Open, all.Open)}
+	out := ingest.Quotas{Submits: cmp.Or(one.Submits, all.Submits), Open: cmp.Or(one.Open, all.Open), Costs: all.Costs}
+	if len(one.Costs) > 0 {
+		out.Costs = maps.Clone(one.Costs)
+		for unit, amount := range all.Costs {
+			if _, said := one.Costs[unit]; !said {
+				out.Costs[unit] = amount
+			}
+		}
+	}
+	return out
 }
 
 // WebhookSecrets gives what a provider signs the webhooks of its accounts with.

@@ -384,7 +384,11 @@ func (r *credentialsReader) limits(n *yaml.Node, field string) *budget.Limits {
 
 // quotas reads what a principal may begin.
 func (r *credentialsReader) quotas(n *yaml.Node, field string) (q ingest.Quotas) {
-	for _, m := range r.members(n, field, "submits_per_minute", "open_operations") {
+	for _, m := range r.members(n, field, "submits_per_minute", "open_operations", "cost_per_day") {
+		if m.name == "cost_per_day" {
+			q.Costs = r.costs(m.value, field+"."+m.name)
+			continue
+		}
 		into, most := &q.Submits, ingest.MaxSubmits
 		if m.name == "open_operations" {
 			into, most = &q.Open, ingest.MaxOpen
@@ -398,6 +402,28 @@ func (r *credentialsReader) quotas(n *yaml.Node, field string) (q ingest.Quotas)
 	}
 	return q
 }
+
+// costs reads what a principal may spend, by unit.
+func (r *credentialsReader) costs(n *yaml.Node, field string) map[string]contract.Decimal {
+	costs := map[string]contract.Decimal{}
+	for _, m := range r.members(n, field) {
+		amount, ok := contract.ParseDecimal(r.text(m.value, field))
+		switch {
+		case !contract.ValidUnit(m.name):
+			r.addf(m.key, field, "a unit must be 1 to 16 letters, digits, _ and -, as contracts have it")
+		case !ok:
+			r.addf(m.value, field, "must be a decimal with at most %d digits before and %d after the point", contract.DecimalWhole, contract.DecimalFraction)
+		default:
+			costs[m.name] = amount
+		}
+	}
+	if len(costs) > maxUnits {
+		r.addf(n, field, "has %d units; at most %d are allowed", len(costs), maxUnits)
+	}
+	return costs
+}
+
+const maxUnits = 8 // of costs, in one entry
 
 // reference reads env:NAME or file:/PATH. What is neither is not quoted.
 func (r *credentialsReader) reference(n *yaml.Node, field string) string {

@@ -300,6 +300,7 @@ func (s *Service) runDoors(ctx context.Context, open <-chan struct{}) error {
 	}
 	if s.cfg.Roles.Any(Ingest) {
 		group.Go(func() error { s.ingest.Run(ctx); return nil })
+		group.Go(func() error { s.ingest.RunCosts(ctx); return nil })
 		if !s.cfg.Local { // else the projector tells
 			group.Go(func() error { s.ingest.RunOpen(ctx); return nil })
 		}

@@ -58,3 +58,41 @@ func TestQuotaOfOpenOperations(t *testing.T) {
 		})
 	}
 }
+
+// What a principal may spend in a day is counted from the ledger, also after a restart, and by
+// what the credentials file says of the principal and, where it says nothing, of all.
+func TestQuotaOfCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := harness.New(t, harness.Options{
+			NoPoller:    true,
+			Credentials: filed("example", []string{"default: {credential: env:KEY}"}, "quotas:\n  \"*\": {cost_per_day: {USD: 99, EUR: 0}}\n  tester: {cost_per_day: {USD: \"1.25\"}}\n"), Secrets: map[string]string{"KEY": "k"},
+		})
+		submit := func(key string, copies int) (status int, text string) {
+			t.Helper()
+			answer := post(t, h, "/v1/operations", key, fmt.Sprintf(`{"provider":"example","params":{"copies":%d}}`, copies))
+			defer func() { _ = answer.Body.Close() }() // only read
+			body, err := io.ReadAll(answer.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer.StatusCode, string(body)
+		}
+		submit("k", 3)
+		time.Sleep(time.Minute) // it is counted by now
+		if status, text := submit("k", 3); status != 202 {
+			t.Fatalf("%d %s", status, text)
+		}
+		for range 2 { // the second time after a restart
+			if status, text := submit("other", 3); status != 429 || !strings.Contains(text, `"code":"cost_quota_exceeded"`) || !strings.Contains(text, `"left":"0.5"`) {
+				t.Errorf("%d %s", status, text)
+			}
+			h.Stop()
+			h.Start()
+			submit("other", 3)
+			time.Sleep(time.Minute)
+		}
+		if status, text := submit("other", 6); status != 422 || !strings.Contains(text, `"code":"cost_above_quota"`) {
+			t.Errorf("%d %s", status, text)
+		}
+	})
+}
