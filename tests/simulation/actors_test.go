@@ -34,6 +34,7 @@ type operation struct {
 	risked  bool // a decision accepted that a second job may be made
 	decided bool
 	adopted bool
+	robbed  bool // somebody may have given a job of it to another operation
 
 	newest         uint64            // fact in the ledger
 	facts, records int               // stored of it
@@ -437,6 +438,9 @@ func (a *actor) decisions(ctx context.Context, j *journal.Journal) {
 				continue
 			}
 			d.JobID = jobs[w.rng.IntN(len(jobs))]
+			if mine := w.provider.byID[d.JobID]; mine != nil && mine.operation != op.id {
+				w.operation(mine.operation).robbed = true // whether it comes to it or not
+			}
 			if d.Claim, err = j.Claim(ctx, s.Intent.Provider, s.Intent.Account, d.JobID, op.id); err != nil {
 				continue
 			}

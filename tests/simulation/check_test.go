@@ -226,6 +226,7 @@ func (w *world) judge() {
 		list, verdicts := w.judgeHistory(op)
 		w.judgeWire(op, s)
 		w.judgeFurther(op, s)
+		w.judgeTries(op, s, list, verdicts)
 		w.judgeJobs(op, s, list, verdicts)
 		if s.Job.ID != "" {
 			if other, twice := bound[s.Job.ID]; twice {
@@ -482,6 +483,41 @@ func (w *world) judgeFurther(op *operation, s projections.State) {
 	w.seen["cleanup "+string(s.CleanupStatus())]++
 }
 
+// judgeTries checks that what cannot be sent is given up.
+func (w *world) judgeTries(op *operation, s projections.State, list []events.Event, verdicts []projections.Verdict) {
+	inputs, cleanups := uint64(0), uint64(0) // that were not sent, in a row
+	tried := func(row *uint64, what string) {
+		if *row >= max(s.Intent.Policy.MaxAttempts, 1) {
+			w.violate("%s: %s is tried again after %d that were not sent", op.id, what, *row)
+		}
+	}
+	answered := func(row *uint64, outcome events.CallOutcome, call events.Call) {
+		if *row++; outcome != events.CallNotSent && (outcome != events.CallRefused || call.Class != events.ErrorThrottled) {
+			*row = 0
+		}
+	}
+	for i, e := range list {
+		if verdicts[i] != projections.Applied {
+			continue
+		}
+		switch f := e.Fact.(type) {
+		case *events.InputSubmitted:
+			inputs = 0
+		case *events.InputAttempted:
+			tried(&inputs, "an answer")
+		case *events.InputAnswered:
+			answered(&inputs, f.Outcome, f.Call)
+		case *events.CleanupRequested:
+			cleanups = 0
+		case *events.CleanupAttempted:
+			tried(&cleanups, "a cleanup")
+		case *events.CleanupAnswered:
+			answered(&cleanups, f.Outcome, f.Call)
+		default: // asks for nothing that is in question here
+		}
+	}
+}
+
 // judgeJobs compares the operation with what the provider has.
 func (w *world) judgeJobs(op *operation, s projections.State, list []events.Event, verdicts []projections.Verdict) {
 	var made []*job
@@ -519,7 +555,7 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 			}
 		}
 	}
-	if s.Phase == projections.PhaseQuarantined && s.Quarantine == projections.QuarantineConflict && !op.decided {
+	if s.Phase == projections.PhaseQuarantined && s.Quarantine == projections.QuarantineConflict && !op.decided && !op.robbed {
 		w.violate("%s is in conflict: %v", op.id, s.Strays)
 	}
 	mine := w.provider.byID[s.Job.ID]
