@@ -28,6 +28,8 @@ type drill struct {
 	// applies says which contracts can meet this failure; nil means all.
 	applies func(role) bool
 	rules   []simulator.Rule
+	// waits: the job asks for an answer on its way.
+	waits bool
 	// deaf is without webhooks: one would tell what the answers did not.
 	deaf bool
 	// jobs is how many jobs have to be made; nil means one.
@@ -42,6 +44,7 @@ type drill struct {
 type role struct {
 	contract string
 	promises events.Promises
+	offers   events.Offers
 	webhooks bool // the provider calls back, and the contract reads it
 	prepares bool // something comes before the create
 }
@@ -323,6 +326,63 @@ func drills() []drill {
 			},
 		},
 		{
+			name:    "answer to an input dropped after it was taken",
+			applies: func(r role) bool { return r.offers.Input },
+			rules:   []simulator.Rule{simulator.On(simulator.Input, simulator.Nth(1), simulator.DropAnswer{Reset: true})},
+			waits:   true,
+			play: func(ctx context.Context, r *rehearsal) (client.Operation, error) {
+				r.stage.work("1", nil)
+				id, err := r.submit(ctx)
+				if err != nil {
+					return client.Operation{}, err
+				}
+				if op, err := r.until(ctx, id, func(op client.Operation) bool { return op.State == "input_required" || op.Done }); err != nil {
+					return op, err
+				}
+				if op, err := r.stage.client.Answer(ctx, id, json.RawMessage(`{"answer": "drill"}`)); err != nil {
+					return op, err
+				}
+				return r.wait(ctx, id)
+			},
+			verdict: func(r *rehearsal, op client.Operation) string {
+				taken := 0
+				for _, j := range r.stage.sim.Jobs() {
+					taken += len(j.Inputs)
+				}
+				return firstOf(
+					want(op.State == "succeeded", "the job has its answer and must be followed to its end"),
+					want(taken == 1, "the job must be told once"))
+			},
+		},
+		{
+			name:    "cleanup answer dropped after the job was removed",
+			applies: func(r role) bool { return r.offers.Cleanup },
+			rules:   []simulator.Rule{simulator.On(simulator.Cleanup, simulator.Nth(1), simulator.DropAnswer{Reset: true})},
+			play: func(ctx context.Context, r *rehearsal) (client.Operation, error) {
+				r.stage.work("1", nil)
+				op, err := r.submitAndWait(ctx)
+				if err != nil {
+					return op, err
+				}
+				if op, err := r.stage.client.Cleanup(ctx, op.ID, "", "drill"); err != nil {
+					return op, err
+				}
+				return r.until(ctx, op.ID, func(op client.Operation) bool {
+					return op.Cleanup != nil && op.Cleanup.Status != "waiting" && op.Cleanup.Status != "sending"
+				})
+			},
+			verdict: func(r *rehearsal, op client.Operation) string {
+				ended, sent := "unknown", 1
+				if r.promises.RepeatCleanup {
+					ended, sent = "done", 2
+				}
+				return firstOf(
+					want(op.State == "succeeded", "what was removed at the provider changes nothing here"),
+					want(op.Cleanup.Status == ended, "claiming what was not seen would be false: "+op.Cleanup.Status),
+					want(r.stage.sim.Count(simulator.Filter{Call: simulator.Cleanup}) == sent, "it is sent again only where that is safe"))
+			},
+		},
+		{
 			name: "the provider throttles everybody for a while",
 			rules: []simulator.Rule{
 				simulator.On(simulator.Prepare, simulator.First(2), simulator.Throttled(simulator.RetryAfter{})),
@@ -475,6 +535,21 @@ func (r *rehearsal) wait(ctx context.Context, id string) (last client.Operation,
 	return last, nil
 }
 
+// until asks for the operation until something is so.
+func (r *rehearsal) until(ctx context.Context, id string, so func(client.Operation) bool) (client.Operation, error) {
+	for {
+		op, err := r.stage.client.Get(ctx, id)
+		if err != nil || so(op) {
+			return op, err
+		}
+		select {
+		case <-ctx.Done():
+			return op, fmt.Errorf("still %s: %w", stateOf(op), ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // deferred says whether a step in the timeline rests for this reason.
 func (r *rehearsal) deferred(why events.DeferReason) bool {
 	return slices.ContainsFunc(r.timeline, func(e client.Entry) bool { return e.Fields["reason"] == string(why) })
@@ -518,9 +593,10 @@ func (a *app) drillCommand() *cobra.Command {
 		Long: `Rehearse failures with the built-in contracts (all, or those named) against
 simulated providers: an answer lost after acceptance, a worker killed, a result
 during a cancel, a webhook twice, a restart with a stale lease, a create and an
-upload lost, throttling, a credential changed at the wrong moment. The exit code
-is 1 if one of them does not end as the contract's guarantee says. A contract
-that cannot know what became of a create stops and asks; that is its pass.`,
+upload lost, an answer to a waiting job and a cleanup of which nothing is heard,
+throttling, a credential changed at the wrong moment. The exit code is 1 if one
+of them does not end as the contract's guarantee says. A contract that cannot
+know what became of a create stops and asks; that is its pass.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.drill(cmd.Context(), args, only) },
 	}
 	c.Flags().StringArrayVar(&only, "only", nil, "only the drills whose name contains `TEXT`; may be repeated")
@@ -624,7 +700,7 @@ func roleOf(c *contract.Contract) (role, error) {
 	if err != nil {
 		return role{}, fmt.Errorf("what comes before a create of %s: %w", c.Name, err)
 	}
-	return role{contract: c.Name, promises: c.Promises(true), webhooks: c.Webhook != nil, prepares: steps > 0}, nil
+	return role{contract: c.Name, promises: c.Promises(true), offers: c.Offers(), webhooks: c.Webhook != nil, prepares: steps > 0}, nil
 }
 
 // rehearse plays one drill of one contract.
@@ -650,6 +726,9 @@ func rehearse(ctx context.Context, part role, one drill) (v verdict) {
 		return fail(err)
 	}
 	options := simulator.Options{Plan: words(part.contract, 500*time.Millisecond), StandardWebhooks: true}
+	if one.waits {
+		options.Plan = simulator.Steps(500*time.Millisecond, simulator.Queued, simulator.Waiting, simulator.Running, simulator.Succeeded)
+	}
 	if part.webhooks && !one.deaf {
 		s.hooks = map[string]string{part.contract: stageSecret}
 		switch simulator.Dialect(part.contract) {
