@@ -5,18 +5,20 @@ import (
 	"net/http"
 
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/projections"
 )
 
 func (h *handler) input(ctx context.Context, c *call) (answer, error) {
-	return h.ask(ctx, c, h.o.Service.Input)
+	return h.ask(ctx, c, h.o.Service.Input, func(ingest.View) bool { return false })
 }
 
 func (h *handler) cleanup(ctx context.Context, c *call) (answer, error) {
-	return h.ask(ctx, c, h.o.Service.Cleanup)
+	return h.ask(ctx, c, h.o.Service.Cleanup, func(v ingest.View) bool { return v.Cleanup != nil && v.Cleanup.Status == projections.CallDone })
 }
 
-// ask answers a request for a further call: 202 while it is on its way.
-func (h *handler) ask(ctx context.Context, c *call, do func(context.Context, ingest.AskRequest) (ingest.View, bool, error)) (answer, error) {
+// ask answers a request for a further call: 202 unless it was over before, by what
+// is shown of it.
+func (h *handler) ask(ctx context.Context, c *call, do func(context.Context, ingest.AskRequest) (ingest.View, bool, error), over func(ingest.View) bool) (answer, error) {
 	r := ingest.AskRequest{Caller: c.caller, ID: c.operation, Body: c.body}
 	var err error
 	if r.Key, err = ingest.ParseKey(c.r.Header["Idempotency-Key"]); err != nil {
@@ -30,7 +32,7 @@ func (h *handler) ask(ctx context.Context, c *call, do func(context.Context, ing
 		return answer{}, err
 	}
 	status := http.StatusAccepted
-	if replayed {
+	if replayed || over(view) {
 		status = http.StatusOK
 	}
 	a, err := c.show(status, view)
@@ -61,8 +63,8 @@ func cleanupSheet() sheet {
 			"and claims nothing that the provider did not say. Also of a stray job.",
 		params: []string{paramID, paramKey, paramMatchMaybe}, body: typeOf[ingest.CleanupBody](),
 		answers: []outcome{
-			showing(http.StatusAccepted, "It is recorded and will be sent, or is under way or done already."),
-			showing(http.StatusOK, "The key had asked for it before.", "Idempotent-Replayed"),
+			showing(http.StatusAccepted, "It is recorded and will be sent, or is under way already."),
+			showing(http.StatusOK, "Nothing is on its way: it was done before. Or the key had asked for it before.", "Idempotent-Replayed"),
 		},
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePreconditionInvalid, ingest.CodeStale,

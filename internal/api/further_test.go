@@ -200,7 +200,7 @@ func TestCleanups(t *testing.T) {
 		t.Errorf("%+v", shown.Cleanup)
 	}
 	// Done is done, under whichever key.
-	if _, _, status := h.tell("alice", "cleanup", "c5", ""); status != 202 || facts(h, events.TypeCleanupRequested) != 2 {
+	if _, _, status := h.tell("alice", "cleanup", "c5", ""); status != 200 || facts(h, events.TypeCleanupRequested) != 2 {
 		t.Errorf("%d, %d facts", status, facts(h, events.TypeCleanupRequested))
 	}
 	if v, _, status := h.tell("mate", "cleanup", "c6", `{"job_id":"job-8"}`); status == 202 {

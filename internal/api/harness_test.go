@@ -396,6 +396,8 @@ func (h *harness) play(line string) {
 		h.fact(&events.ResultCollected{
 			Payload: d, Size: uint64(len(body)), MediaType: contract.FilesType, Call: events.Call{AsOf: asOf(), LeftAt: now, Status: 200},
 		})
+	case "sent": // an input or a cleanup that is due, and its outcome
+		h.sent(events.CallOutcome(rest))
 	case "passed":
 		h.fact(&events.DeadlinePassed{Which: events.Deadline(rest)})
 	case "project":
