@@ -46,6 +46,8 @@ export interface Operation {
   replaced_by?: string[];
   retried_by?: string[];
   tags?: { name: string; value: string }[];
+  /** The rule that the result is held against. */
+  expect?: string;
   /** Decimals as text; max is max_cost of the submission. */
   cost?: { amount: string; unit: string; max?: string };
   /** Where a rule of the server's policy demands one. */

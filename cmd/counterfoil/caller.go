@@ -117,6 +117,7 @@ func (a *app) show(op client.Operation) error {
 	if op.Principal != "" {
 		line("principal", "%s", op.Principal)
 	}
+	links(line, op)
 	line("state", "%s", stateOf(op))
 	if p := op.Paused; p != nil {
 		line("paused", "by %s since %s: creates and collections rest", p.By, p.Since.UTC().Format(time.RFC3339))
@@ -139,7 +140,7 @@ func (a *app) show(op client.Operation) error {
 	}
 	line("after a lost answer", "%s", op.Guarantee.Words)
 	if op.Job != nil && op.Job.ID != "" {
-		line("job", "%s", op.Job.ID+saying(op.Job))
+		line("job", "%s", op.Job.ID+when(op.Job.Adopted, ", adopted")+saying(op.Job))
 	}
 	if in := op.Input; in != nil {
 		if in.Text+in.URL != "" {
@@ -176,6 +177,70 @@ func (a *app) show(op client.Operation) error {
 	}
 	for _, action := range op.Allowed {
 		line("allowed", "%s", allowedText(action))
+	}
+	return w.Flush()
+}
+
+// links are the lines of the operations that this one belongs to.
+func links(line func(name, format string, args ...any), op client.Operation) {
+	for _, l := range []struct {
+		name string
+		ids  []string
+	}{
+		{"replaces", []string{op.Replaces}},
+		{"retry of", []string{op.RetryOf}},
+		{"replaced by", op.ReplacedBy},
+		{"retried by", op.RetriedBy},
+	} {
+		if ids := strings.Join(l.ids, " "); ids != "" {
+			line(l.name, "%s", ids)
+		}
+	}
+}
+
+// showCheck prints what a submit would do.
+func (a *app) showCheck(v client.Validation) error {
+	op := v.Operation
+	if a.output == "json" {
+		return a.json(op.Raw)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%s\t"+format+"\n", append([]any{name}, args...)...)
+	}
+	if v.Would == client.WouldReplay {
+		line("would", "do nothing: the key names this operation; nothing was recorded now")
+		line("operation", "%s", op.ID)
+		line("state", "%s", stateOf(op))
+		return w.Flush()
+	}
+	line("would", "%s a new operation; nothing was recorded now", v.Would)
+	line("operation", "%s", op.ID)
+	line("provider", "%s (account %s)", op.Provider, op.Account)
+	links(line, op)
+	if op.Job != nil && op.Job.ID != "" {
+		line("job", "%s%s", op.Job.ID, when(op.Job.Adopted, ", adopted: none is created"))
+	}
+	if op.NotBefore != nil {
+		line("not before", "%s", op.NotBefore.UTC().Format(time.RFC3339))
+	}
+	for _, d := range []struct {
+		name string
+		at   *time.Time
+	}{{"approved until", op.Deadlines.Approval}, {"created until", op.Deadlines.Create}, {"ended until", op.Deadlines.Result}} {
+		if d.at != nil {
+			line(d.name, "%s", d.at.UTC().Format(time.RFC3339))
+		}
+	}
+	if c := op.Cost; c != nil {
+		line("cost", "%s %s%s", c.Amount, c.Unit, when(c.Max != "", ", at most "+c.Max))
+	}
+	if op.Expect != "" {
+		line("expected", "%s", printable(op.Expect))
+	}
+	line("after a lost answer", "%s", op.Guarantee.Words)
+	for _, warning := range v.Warnings {
+		line("warning", "%s: %s", warning.Code, warning.Message)
 	}
 	return w.Flush()
 }
@@ -251,18 +316,39 @@ func (a *app) submitCommand() *cobra.Command {
 	var s client.Submission
 	var key, params string
 	var tags []string
-	var wait bool
+	var wait, check bool
+	var adopt string
 	var d client.Deadlines
 	cmd := &cobra.Command{
 		Use:   "submit PROVIDER",
 		Short: "Ask for an operation",
 		Long: `Ask for an operation. The key names it for ever: repeating the command with the
 same key and parameters gives the same operation as it then stands. Without
---key a new one is made and printed on stderr before the request is sent.`,
+--key a new one is made and printed on stderr before the request is sent.
+
+--check records nothing and says what the same command without it would do, with
+warnings, and exits with 0; what would be refused is refused, with 3.
+
+--adopt follows a job that was created elsewhere, in the account that is named, and
+creates none.
+
+--replaces and --retry-of name an earlier operation of yours. They are refused while
+that may still create a job, unless --allow-overlap accepts two jobs at once.`,
 		Example: `  counterfoil submit example --key report-17 --params '{"report": 17}'
-  counterfoil submit example --key report-18 --params @params.json --wait`,
+  counterfoil submit example --key report-18 --params @params.json --wait
+  counterfoil submit example --key report-18 --params @params.json --check
+  counterfoil submit example --key import-4 --adopt job-4
+  counterfoil submit example --key report-17b --params '{"report": 17}' --retry-of op_…`,
 		Args: exactly(1, "one provider"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case check && wait:
+				return usage("give --check or --wait, not both: what is checked is not recorded")
+			case cmd.Flags().Changed("adopt") && adopt == "":
+				return usage("--adopt is empty: want the provider's id of the job")
+			case adopt != "":
+				s.Adopt = &client.Adopt{JobID: adopt}
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -282,6 +368,13 @@ same key and parameters gives the same operation as it then stands. Without
 				_, _ = rand.Read(b[:]) // never fails; it ends the process instead
 				key = hex.EncodeToString(b[:])
 				fmt.Fprintf(a.stderr, "key %s\n", key)
+			}
+			if check {
+				v, err := c.Check(cmd.Context(), key, s)
+				if err != nil {
+					return reach(err)
+				}
+				return a.showCheck(v)
 			}
 			op, replayed, err := c.Submit(cmd.Context(), key, s)
 			if err != nil {
@@ -310,6 +403,11 @@ same key and parameters gives the same operation as it then stands. Without
 	flags.StringVar(&d.Result, "deadline", "", "until when the job must have ended: 2h, or RFC 3339 with zone")
 	flags.StringVar(&d.Cancel, "cancel-deadline", "", "how long a cancellation may take to be confirmed")
 	flags.StringVar(&d.Collect, "collect-deadline", "", "how long collecting the result may take")
+	flags.StringVar(&adopt, "adopt", "", "follow this job, by the provider's id, and create none")
+	flags.StringVar(&s.Replaces, "replaces", "", "earlier operation that this one takes the place of")
+	flags.StringVar(&s.RetryOf, "retry-of", "", "earlier operation that this one is another try of")
+	flags.BoolVar(&s.AllowOverlap, "allow-overlap", false, "with these two: two jobs at once are acceptable")
+	flags.BoolVar(&check, "check", false, "record nothing, and say what would be recorded")
 	flags.BoolVar(&wait, "wait", false, "watch it until it ends")
 	return cmd
 }
