@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"cel.dev/cel-go/cel"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 
@@ -64,6 +65,7 @@ type Contract struct {
 	deadlines deadlines
 	second    string    // what a second create with the same token does
 	cost      *costRule // nil: it does not say
+	expect    *cel.Env  // of callers' expectations; made once, since it takes longer than all else of one
 
 	prepares                               []preparation
 	create, status, lookup, cancel, result *call
@@ -132,7 +134,7 @@ func Parse(file string, src []byte) (*Contract, error) {
 		// The declarations are constants: they are wrong for every file or none.
 		panic(fmt.Sprintf("contract: expression scopes: %v", err))
 	}
-	p := &parser{d: d, env: env, c: &Contract{File: file, Digest: events.Sum(src)}}
+	p := &parser{d: d, env: env, c: &Contract{File: file, Digest: events.Sum(src), expect: env.expect}}
 	p.contract(root)
 	if err := d.err(); err != nil {
 		return nil, err

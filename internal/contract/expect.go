@@ -21,8 +21,8 @@ const (
 	maxExpectProblems = 8
 )
 
-// Expectation is a caller's rule on the result. It is not changed after
-// [ParseExpectation] and safe for concurrent use.
+// Expectation is a caller's rule on the result. It is not changed after it was read and
+// safe for concurrent use.
 type Expectation struct{ e *expression }
 
 // ExpectProblem is what is wrong with an expectation, and where.
@@ -31,29 +31,17 @@ type ExpectProblem struct {
 	At      int // character, from 1
 }
 
-// ParseExpectation reads an expectation: an expression in CEL, of one line, that gives
+// Expectation reads an expectation: an expression in CEL, of one line, that gives
 // true or false over the result and the parameters (docs/API.md). It is typed here, and
 // its problems are given in their order.
-func ParseExpectation(source string) (*Expectation, []ExpectProblem) {
-	base, err := newBase()
-	if err == nil {
-		base, err = base.Extend(
-			cel.Variable("params", cel.DynType), cel.Variable("result", cel.DynType),
-			cel.Variable("result_size", cel.IntType), cel.Variable("result_lines", cel.IntType),
-			cel.Variable("media_type", cel.StringType), cel.Variable("job_class", cel.StringType),
-		)
-	}
-	if err != nil {
-		// The declarations are constants: they are wrong for every expectation or none.
-		panic(fmt.Sprintf("contract: scope of expectations: %v", err))
-	}
+func (c *Contract) Expectation(source string) (*Expectation, []ExpectProblem) {
 	if strings.TrimSpace(source) == "" {
 		return nil, []ExpectProblem{{"the expression is empty", 1}}
 	}
 	if len(source) > maxExpression {
 		return nil, []ExpectProblem{{fmt.Sprintf("the expression has %d bytes; at most %d are allowed", len(source), maxExpression), 1}}
 	}
-	ast, issues := base.Compile(source)
+	ast, issues := c.expect.Compile(source)
 	if issues.Err() != nil {
 		var list []ExpectProblem
 		for _, e := range issues.Errors() {
@@ -71,7 +59,7 @@ func ParseExpectation(source string) (*Expectation, []ExpectProblem) {
 		}
 		return nil, []ExpectProblem{{fmt.Sprintf("gives %s, must give %s%s", cel.FormatCELType(ast.OutputType()), boolean, hint), 1}}
 	}
-	program, err := base.Program(ast, cel.CostLimit(expectCost), cel.EvalOptions(cel.OptOptimize))
+	program, err := c.expect.Program(ast, cel.CostLimit(expectCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		return nil, []ExpectProblem{{clip(err.Error(), 200), 1}}
 	}

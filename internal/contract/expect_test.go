@@ -10,6 +10,7 @@ import (
 
 // An expectation is typed where it is asked for, and each problem has its place.
 func TestExpectationProblems(t *testing.T) {
+	c := parse(t, edited(t, "example-ask", "", ""))
 	for source, want := range map[string]string{
 		"":                                  "[{the expression is empty 1}]",
 		"  ":                                "[{the expression is empty 1}]",
@@ -22,24 +23,25 @@ func TestExpectationProblems(t *testing.T) {
 		strings.Repeat("(", 5000):           "[{the expression has 5000 bytes; at most 4096 are allowed 1}]",
 		"result.matches('(a{1000}){1000}')": "",
 	} {
-		x, problems := ParseExpectation(source)
+		x, problems := c.Expectation(source)
 		if got := fmt.Sprint(problems); want != "" && got != want || (x == nil) != (len(problems) > 0) {
 			t.Errorf("%.40q: %s, want %s", source, got, want)
 		}
 	}
-	if _, problems := ParseExpectation(strings.Repeat("x1 && ", 50) + "true"); len(problems) != maxExpectProblems {
+	if _, problems := c.Expectation(strings.Repeat("x1 && ", 50) + "true"); len(problems) != maxExpectProblems {
 		t.Errorf("%d problems", len(problems))
 	}
-	if x, _ := ParseExpectation("result == params"); !x.NeedsParams() {
+	if x, _ := c.Expectation("result == params"); !x.NeedsParams() {
 		t.Error("it looks at the parameters")
 	}
-	if x, _ := ParseExpectation("result == 'params'"); x.NeedsParams() {
+	if x, _ := c.Expectation("result == 'params'"); x.NeedsParams() {
 		t.Error("it does not look at the parameters")
 	}
 }
 
 // A check is true, or false, or says why it is neither; the last two fail.
 func TestExpectationChecks(t *testing.T) {
+	contract := parse(t, edited(t, "example-ask", "", ""))
 	for _, c := range []struct{ source, params, result, want string }{
 		{"result.a == params.a", `{"a":9007199254740993}`, `{"a":9007199254740993}`, ""},
 		{"result.a == params.a", `{"a":9007199254740993}`, `{"a":9007199254740992}`, "does not hold"},
@@ -55,7 +57,7 @@ func TestExpectationChecks(t *testing.T) {
 		{"result.ok", `{}`, `{"ok":"yes"}`, "must give true or false"},
 		{"result.a.all(x, result.a.all(y, result.a.all(z, x+y+z > 0)))", `{}`, `{"a":[` + strings.Repeat("1,", 100) + `1]}`, "cannot be evaluated: actual cost limit exceeded"},
 	} {
-		x, problems := ParseExpectation(c.source)
+		x, problems := contract.Expectation(c.source)
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -71,16 +73,17 @@ func FuzzExpectation(f *testing.F) {
 	for _, s := range []string{"result.a == params.a", "result.?a.orValue(1) > 0", "size(result) > 0 && media_type.matches('^a')", "has(result.a)", "result", "", "[1].map(x, result)[0].b", "decimal(result, 2) == text(params)", "a nice picture"} {
 		f.Add(s, []byte(`{"a":1}`), []byte(`{"a":[1,{}]}`))
 	}
+	c := parse(f, edited(f, "example-ask", "", ""))
 	f.Fuzz(func(t *testing.T, source string, params, result []byte) {
-		x, problems := ParseExpectation(source)
+		x, problems := c.Expectation(source)
 		if (x == nil) == (len(problems) == 0) {
 			t.Fatal("neither good nor bad")
 		}
 		if x == nil {
 			return
 		}
-		if c := x.Check(Expected{Params: params, Result: result}); c.Passed == (c.Detail != "") {
-			t.Fatalf("%+v", c)
+		if got := x.Check(Expected{Params: params, Result: result}); got.Passed == (got.Detail != "") {
+			t.Fatalf("%+v", got)
 		}
 	})
 }

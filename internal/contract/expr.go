@@ -52,6 +52,7 @@ type scopes struct {
 	answer  *cel.Env // reading an answer: the request's and the answer's
 	item    *cel.Env // reading one item of a look-up
 	hook    *cel.Env // reading a webhook
+	expect  *cel.Env // a caller's rule on the result
 }
 
 // newBase is what every expression may use.
@@ -121,6 +122,11 @@ func newScopes() (*scopes, error) {
 		}, received...)},
 		{&s.item, nil, []cel.EnvOption{cel.Variable("item", cel.DynType)}},
 		{&s.hook, base, received},
+		{&s.expect, base, []cel.EnvOption{
+			cel.Variable("params", cel.DynType), cel.Variable("result", cel.DynType),
+			cel.Variable("result_size", cel.IntType), cel.Variable("result_lines", cel.IntType),
+			cel.Variable("media_type", cel.StringType), cel.Variable("job_class", cel.StringType),
+		}},
 	} {
 		from := step.from
 		switch step.env {

@@ -311,7 +311,7 @@ func checkExpectation(c *contract.Contract, s *Submission) error {
 		return invalid("/expect", FieldNotAllowed, "cannot be held against anything: jobs of provider {provider} have no result", Values{"provider": s.Provider})
 	}
 	var problems []FieldError
-	_, wrong := contract.ParseExpectation(s.Expect)
+	_, wrong := c.Expectation(s.Expect)
 	for _, p := range wrong {
 		problems = append(problems, Wrong("/expect", FieldNotAllowed, "is no rule on the result: {what} (at character {at_character})",
 			Values{"what": clean(p.Message), "at_character": p.At}))

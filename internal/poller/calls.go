@@ -876,7 +876,7 @@ func (p *Poller) claimFound(ctx context.Context, s projections.State, fact *even
 // it is not, the open attempt is presumed and the result is unavailable.
 func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e workflow.CollectResult) (projections.State, error) {
 	// Before anything is read: a result that can be read once is not to be lost over it.
-	expect, err := p.expectation(ctx, s)
+	expect, err := p.expectation(ctx, s, c.contract)
 	if err != nil {
 		return s, err
 	}
@@ -932,7 +932,7 @@ func (p *Poller) collect(ctx context.Context, s projections.State, c *calls, e w
 // expectation gives what makes the check of the caller's expectation, which is none where
 // nothing is expected. What is expected was typed at submit; where this program cannot
 // read it, or the parameters that it looks at are gone, the check fails and says so.
-func (p *Poller) expectation(ctx context.Context, s projections.State) (func(contract.Expected) []events.Check, error) {
+func (p *Poller) expectation(ctx context.Context, s projections.State, c *contract.Contract) (func(contract.Expected) []events.Check, error) {
 	failing := func(detail string) func(contract.Expected) []events.Check {
 		return func(contract.Expected) []events.Check {
 			return []events.Check{{Name: contract.ExpectCheck, Detail: detail}}
@@ -944,7 +944,7 @@ func (p *Poller) expectation(ctx context.Context, s projections.State) (func(con
 	case s.Intent.ExpectForm != events.ExpectRule:
 		return failing("this program does not know the form of the expectation"), nil
 	}
-	rule, problems := contract.ParseExpectation(s.Intent.Expect)
+	rule, problems := c.Expectation(s.Intent.Expect)
 	if len(problems) > 0 {
 		return failing("this program cannot read the expectation: " + problems[0].Message), nil
 	}
