@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
@@ -93,7 +94,7 @@ func streamed(run func(http.ResponseWriter) error) answer {
 func (c *call) resume() (after uint64, given bool, err error) {
 	text, field := c.q.Get("after"), "after"
 	if values := c.r.Header["Last-Event-Id"]; len(values) > 0 {
-		text, field = values[0], "Last-Event-ID"
+		text, field = strings.Join(values, ","), "Last-Event-ID" // of two neither counts
 	} else if !c.q.Has("after") {
 		return 0, false, nil
 	}

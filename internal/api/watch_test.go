@@ -278,6 +278,12 @@ func TestWatchFromElsewhere(t *testing.T) {
 				t.Errorf("%q: %d %s", id, w.Code, w.Body)
 			}
 		}
+		// Of two ids each reader may take another.
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, address, nil)
+		r.Header = http.Header{"Authorization": {"Bearer " + h.bearer["alice"]}, "Last-Event-Id": {"1", "2"}}
+		if h.handler.ServeHTTP(w, r); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"field":"Last-Event-ID"`) {
+			t.Errorf("two ids: %d %s", w.Code, w.Body)
+		}
 		for _, c := range []struct {
 			as, target string
 			header     map[string]string

@@ -37,7 +37,7 @@ type EventRequest struct {
 // ever the same; the same event over another protocol has the same.
 func EventKey(e cloudevent.Event) (string, error) {
 	if text, ok := e.Other[eventKeyAttribute]; ok {
-		return parseKey(eventKeyAttribute, []string{text})
+		return ParseKeyOf(eventKeyAttribute, []string{text})
 	}
 	return "event " + strconv.Itoa(len(e.Source)) + " " + e.Source + " " + e.ID, nil
 }

@@ -11,13 +11,13 @@ package ingest
 // as a structured-field string (RFC 9651) in quotes, as draft 07 of the header
 // wants it. Both spellings of a key are the same key: 1 to 255 visible ASCII
 // characters.
-func ParseKey(values []string) (string, error) { return parseKey(keyHeader, values) }
+func ParseKey(values []string) (string, error) { return ParseKeyOf(keyHeader, values) }
 
 const keyHeader = "Idempotency-Key"
 
-// parseKey is ParseKey for values that are elsewhere than in the header, where a
-// refusal names them.
-func parseKey(field string, values []string) (string, error) {
+// ParseKeyOf is [ParseKey] for values that are elsewhere than in the header: in a field
+// of the name, by which a refusal calls them.
+func ParseKeyOf(field string, values []string) (string, error) {
 	switch {
 	case len(values) == 0:
 		return "", keyMissing()

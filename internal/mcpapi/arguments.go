@@ -89,8 +89,8 @@ func readArguments(raw []byte, ours ...string) (arguments, error) {
 		if err != nil {
 			return arguments{}, err
 		}
-		if a.key, err = ingest.ParseKey([]string{key}); err != nil {
-			return arguments{}, inArgument(err, "Idempotency-Key", "/idempotency_key")
+		if a.key, err = ingest.ParseKeyOf("idempotency_key", []string{key}); err != nil {
+			return arguments{}, inArgument(err, "idempotency_key", "/idempotency_key")
 		}
 	}
 	return a, nil

@@ -3,6 +3,7 @@ package mcpapi
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -75,6 +76,17 @@ func FuzzArguments(f *testing.F) {
 			t.Errorf("key %q", a.key)
 		}
 	})
+}
+
+// TestBadKeyIsNamed as the argument that it is, and not as a header.
+func TestBadKeyIsNamed(t *testing.T) {
+	for _, key := range []string{"", "a b", strings.Repeat("x", 300), `\"open`} {
+		_, err := readArguments([]byte(`{"idempotency_key":"`+key+`"}`), "idempotency_key")
+		var refusal *ingest.Refusal
+		if !errors.As(err, &refusal) || len(refusal.Errors) != 1 || refusal.Errors[0].Field != "/idempotency_key" || !strings.HasPrefix(refusal.Detail, "the idempotency_key ") {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
 }
 
 func refusedOrNil(t *testing.T, err error) {
