@@ -47,6 +47,8 @@ func ownHint(code string) string {
 		return "leave out --max-cost if any cost will do: nothing can be held against it"
 	case "rate_exceeded", "operation_moving":
 		return "send it again in a while with the same --key"
+	case "cost_quota_exceeded":
+		return "send it again with the same --key once there is room, or ask for less; the operator sets what may be spent"
 	case "too_many_open":
 		return "send it again with the same --key once some have ended; counterfoil list shows them: cancel what is not needed, and decide on what has stopped"
 	case "not_held":
