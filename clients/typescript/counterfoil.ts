@@ -19,7 +19,7 @@
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 
-/** An operation as the API shows it; more members are in its description. */
+/** An operation as the API shows it. Times are RFC 3339. */
 export interface Operation {
   id: string;
   provider: string;
@@ -35,8 +35,30 @@ export interface Operation {
   /** The status of the first answer, where the call's key had recorded it before. */
   original_status?: number;
   allowed?: { action: string; method: string; href: string; decisions?: string[]; jobs?: string[] }[];
+  /** Whose it is, where that is another than the caller's. */
+  principal?: string;
   outcome?: string;
   because?: string;
+  waiting_for?: string;
+  next_look?: string;
+  started: string;
+  /** When the state was entered. */
+  since: string;
+  /** Creates and collections rest. */
+  paused?: { by: string; since: string };
+  /** What holds after a create whose answer was lost. */
+  guarantee: { name: string; words: string };
+  /** Create requests. */
+  attempts: { permitted: number; not_sent: number; unresolved: number };
+  /** Those that run. */
+  deadlines: { approval?: string; create?: string; result?: string; cancel?: string; collect?: string };
+  /** What the provider said went wrong, or the last trouble in asking it. */
+  problem?: { code?: string; message?: string; class?: string };
+  /** Jobs that may be this operation's, and jobs of it that none follows. */
+  candidates?: string[];
+  strays?: string[];
+  /** Of its newest fact in the ledger. */
+  sequence: number;
   session?: string;
   client_reference?: string;
   not_before?: string;
