@@ -45,7 +45,7 @@ func ownHint(code string) string {
 		return "ask for less, or give a larger --max-cost"
 	case "cost_unknown":
 		return "leave out --max-cost if any cost will do: nothing can be held against it"
-	case "rate_exceeded", "cost_quota_exceeded", "operation_moving":
+	case "rate_exceeded", "operation_moving":
 		return "send it again in a while with the same --key"
 	case "cost_quota_exceeded":
 		return "send it again with the same --key once there is room, or ask for less; the operator sets what may be spent"
