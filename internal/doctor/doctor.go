@@ -74,7 +74,7 @@ type Journal interface {
 	Holds(ctx context.Context) (projections.Holds, error)
 	LedgerTime(ctx context.Context) (time.Time, bool, error)
 	Providers(ctx context.Context) ([]string, error)
-	Records(ctx context.Context, before uint64, limit int, keep func(*projections.Record) bool) (journal.Page, error)
+	Records(ctx context.Context, at journal.Place, limit int, keep func(*projections.Record) bool) (journal.Page, error)
 	Current(ctx context.Context, operation string) (projections.State, error)
 }
 

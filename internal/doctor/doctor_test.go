@@ -47,7 +47,7 @@ func (l *ledger) LedgerTime(context.Context) (time.Time, bool, error) {
 func (l *ledger) Holds(context.Context) (projections.Holds, error) { return l.holds, l.err }
 func (l *ledger) Providers(context.Context) ([]string, error)      { return l.providers, l.err }
 
-func (l *ledger) Records(_ context.Context, _ uint64, limit int, keep func(*projections.Record) bool) (journal.Page, error) {
+func (l *ledger) Records(_ context.Context, _ journal.Place, limit int, keep func(*projections.Record) bool) (journal.Page, error) {
 	l.pages++
 	var page journal.Page
 	for _, s := range l.states {
@@ -57,7 +57,7 @@ func (l *ledger) Records(_ context.Context, _ uint64, limit int, keep func(*proj
 		}
 	}
 	if l.endless {
-		page.Before = 7
+		page.Next.Before = 7
 	}
 	return page, l.err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/canonical"
 	"github.com/counterfoil/counterfoil/internal/httprule"
+	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/internal/outbound"
 	"github.com/counterfoil/counterfoil/internal/runbook"
 	"github.com/counterfoil/counterfoil/projections"
@@ -25,9 +26,9 @@ const (
 // operations finds those that wait for a person, rest, or are late.
 func (v *visit) operations() {
 	j := v.d.cfg.Journal
-	var before uint64
+	var at journal.Place
 	for range maxPages {
-		page, err := j.Records(v.ctx, before, maxOpen-len(v.open), func(r *projections.Record) bool {
+		page, err := j.Records(v.ctx, at, maxOpen-len(v.open), func(r *projections.Record) bool {
 			return open(&r.State)
 		})
 		if err != nil {
@@ -37,11 +38,11 @@ func (v *visit) operations() {
 		for i := range page.Records {
 			v.open = append(v.open, page.Records[i].State)
 		}
-		if before = page.Before; before == 0 || len(v.open) >= maxOpen {
+		if at = page.Next; at == (journal.Place{}) || len(v.open) >= maxOpen {
 			break
 		}
 	}
-	if before > 0 {
+	if at != (journal.Place{}) {
 		v.cut = append(v.cut, fmt.Sprintf("operations: the newest part of the history was searched and %s found; older ones may be open too", count(len(v.open), "open one was", "open ones were")))
 	}
 	stopped, resting, late, failing, unknown, more := 0, 0, 0, 0, 0, 0

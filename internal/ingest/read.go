@@ -198,11 +198,11 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	if r.Reference != "" {
 		return v.ofLabel(ctx, r, journal.ReferenceLabel(r.Reference), tags)
 	}
-	before, err := v.readCursor(r)
+	at, err := v.readCursor(r)
 	if err != nil {
 		return Page{}, err
 	}
-	found, err := v.cfg.Journal.Records(ctx, before, r.Limit, func(record *projections.Record) bool {
+	found, err := v.cfg.Journal.Records(ctx, at, r.Limit, func(record *projections.Record) bool {
 		s := &record.State
 		return r.shows(s.Intent.Principal) && tagged(s.Intent.Tags, tags) &&
 			(r.State == "" || string(s.Phase) == r.State) && (r.Provider == "" || s.Intent.Provider == r.Provider)
@@ -214,8 +214,8 @@ func (v *Service) List(ctx context.Context, r ListRequest) (Page, error) {
 	for _, record := range found.Records {
 		page.Items = append(page.Items, v.view(r.Caller, record.State))
 	}
-	if found.Before > 0 {
-		page.NextCursor = v.cursor(r, found.Before)
+	if found.Next != (journal.Place{}) {
+		page.NextCursor = v.cursor(r, found.Next)
 	}
 	return page, nil
 }
@@ -304,10 +304,11 @@ func (v *Service) ofLabel(ctx context.Context, r ListRequest, label string, tags
 const cursorMAC = 16 // bytes
 
 // cursor is opaque, signed, and good for this principal and filter only.
-func (v *Service) cursor(r ListRequest, before uint64) string {
-	raw := binary.BigEndian.AppendUint64(nil, before)
+func (v *Service) cursor(r ListRequest, at journal.Place) string {
+	raw := binary.BigEndian.AppendUint64(nil, at.Before)
+	raw = binary.BigEndian.AppendUint64(raw, at.Top)
 	h := hmac.New(sha256.New, v.cfg.Key)
-	parts := []string{"cursor1", r.Caller.Principal, r.State, r.Provider, string(raw)}
+	parts := []string{"cursor2", r.Caller.Principal, r.State, r.Provider, string(raw)}
 	if r.Of != OfOwn {
 		parts = append(parts, string(r.Of))
 	}
@@ -324,18 +325,18 @@ func (v *Service) cursor(r ListRequest, before uint64) string {
 	return base64.RawURLEncoding.EncodeToString(append(raw, h.Sum(nil)[:cursorMAC]...))
 }
 
-func (v *Service) readCursor(r ListRequest) (uint64, error) {
+func (v *Service) readCursor(r ListRequest) (journal.Place, error) {
 	if r.Cursor == "" {
-		return 0, nil
+		return journal.Place{}, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(r.Cursor)
-	if err == nil && len(raw) == 8+cursorMAC {
-		before := binary.BigEndian.Uint64(raw)
-		if hmac.Equal([]byte(r.Cursor), []byte(v.cursor(r, before))) {
-			return before, nil
+	if err == nil && len(raw) == 16+cursorMAC {
+		at := journal.Place{Before: binary.BigEndian.Uint64(raw), Top: binary.BigEndian.Uint64(raw[8:])}
+		if hmac.Equal([]byte(r.Cursor), []byte(v.cursor(r, at))) {
+			return at, nil
 		}
 	}
-	return 0, &Refusal{Code: CodeCursorInvalid, Detail: "the cursor was not made for this caller and filter"}
+	return journal.Place{}, &Refusal{Code: CodeCursorInvalid, Detail: "the cursor was not made for this caller and filter"}
 }
 
 func phases() []string {

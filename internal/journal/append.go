@@ -324,20 +324,27 @@ func (j *Journal) each(ctx context.Context, s Stream, subject string, do func(Me
 // maxScan bounds one call of Records, whatever it finds.
 const maxScan = 2000
 
-// Page is a part of a listing. Before is where the next part goes on; 0 ends.
-type Page struct {
-	Records []projections.Record
-	Before  uint64
+// Place is where a listing goes on; the zero place is its beginning.
+type Place struct {
+	Before uint64 // what is looked at next lies before this sequence of the history
+	Top    uint64 // the newest sequence when the listing began
 }
 
-// Records lists the last record of operations, newest first, as far as keep
-// wants them. It begins before a sequence of the history, 0 meaning at its
-// end, and looks at a bounded number of records, so that a page may be short,
-// or empty, with more to come. An operation that moves while it is listed is
-// seen at its new place only.
-func (j *Journal) Records(ctx context.Context, before uint64, limit int, keep func(*projections.Record) bool) (Page, error) {
+// Page is a part of a listing. Next is where the next part goes on; the zero place
+// ends.
+type Page struct {
+	Records []projections.Record
+	Next    Place
+}
+
+// Records lists the last record of operations as far as keep wants them, newest first
+// by what was their last record when the listing began. It looks at a bounded number
+// of records, so that a page may be short, or empty, with more to come. An operation
+// that moves meanwhile keeps its place and is listed as it stands then; one that began
+// meanwhile is not listed.
+func (j *Journal) Records(ctx context.Context, at Place, limit int, keep func(*projections.Record) bool) (Page, error) {
 	all := j.generation.subjects("*")
-	if before == 0 {
+	if at == (Place{}) {
 		m, err := j.store.Last(ctx, History, all)
 		if errors.Is(err, ErrNoMessage) {
 			return Page{}, nil
@@ -345,28 +352,28 @@ func (j *Journal) Records(ctx context.Context, before uint64, limit int, keep fu
 		if err != nil {
 			return Page{}, fmt.Errorf("list records: %w", err)
 		}
-		before = m.Sequence + 1
+		at = Place{Before: m.Sequence + 1, Top: m.Sequence}
 	}
 	var page Page
 	seen := map[string]bool{}
-	for scanned := 0; before > 1 && scanned < maxScan && len(page.Records) < limit; scanned++ {
-		before--
-		m, err := j.store.Next(ctx, History, all, before)
+	for scanned := 0; at.Before > 1 && scanned < maxScan && len(page.Records) < limit; scanned++ {
+		at.Before--
+		m, err := j.store.Next(ctx, History, all, at.Before)
 		if err != nil && !errors.Is(err, ErrNoMessage) {
-			return Page{}, fmt.Errorf("list records before %d: %w", before, err)
+			return Page{}, fmt.Errorf("list records before %d: %w", at.Before, err)
 		}
-		if err != nil || m.Sequence != before || seen[m.Subject] || strings.HasSuffix(m.Subject, "."+takeover) {
+		if err != nil || m.Sequence != at.Before || seen[m.Subject] || strings.HasSuffix(m.Subject, "."+takeover) {
 			continue
 		}
 		seen[m.Subject] = true
-		last, err := j.store.Last(ctx, History, m.Subject)
+		last, err := j.lastListed(ctx, m, at.Top)
 		if err != nil {
-			return Page{}, fmt.Errorf("list records before %d: %w", before, err)
+			return Page{}, fmt.Errorf("list records before %d: %w", at.Before, err)
 		}
-		if last.Sequence != m.Sequence {
-			continue // listed before, or moved to the front since
+		if last == nil {
+			continue
 		}
-		r, err := decodeRecord(m)
+		r, err := decodeRecord(*last)
 		if err != nil {
 			return Page{}, err
 		}
@@ -374,10 +381,33 @@ func (j *Journal) Records(ctx context.Context, before uint64, limit int, keep fu
 			page.Records = append(page.Records, r)
 		}
 	}
-	if before > 1 {
-		page.Before = before
+	if at.Before > 1 {
+		page.Next = at
 	}
 	return page, nil
+}
+
+// lastListed gives the last record of the operation of m, or nil if the listing met
+// the operation before it came to m.
+func (j *Journal) lastListed(ctx context.Context, m Message, top uint64) (*Message, error) {
+	last, err := j.store.Last(ctx, History, m.Subject)
+	switch {
+	case err != nil:
+		return nil, err
+	case last.Sequence == m.Sequence:
+		return &m, nil
+	case last.Sequence <= top:
+		return nil, nil
+	}
+	// It moved. The listing met it at the newest of its records that there was.
+	next, err := j.store.Next(ctx, History, m.Subject, m.Sequence+1)
+	switch {
+	case err != nil:
+		return nil, err
+	case next.Sequence <= top:
+		return nil, nil
+	}
+	return &last, nil
 }
 
 // LedgerEnd is the sequence of the ledger's newest fact, 0 if it is empty.

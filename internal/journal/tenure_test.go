@@ -192,7 +192,7 @@ func TestAnOldTenureIsFenced(t *testing.T) {
 		if err != nil || !found || w.Version != s.Sequence || w.At.Equal(stale.At) {
 			t.Fatalf("pending wake-up %+v, %v, %v", w, found, err)
 		}
-		page, err := plain.Records(t.Context(), 0, 10, func(*projections.Record) bool { return true })
+		page, err := plain.Records(t.Context(), journal.Place{}, 10, func(*projections.Record) bool { return true })
 		if err != nil || len(page.Records) != 1 {
 			t.Fatalf("%d records, %v", len(page.Records), err)
 		}
@@ -465,8 +465,8 @@ func TestRecordsListTheLastOfEachOperation(t *testing.T) {
 	onBoth(t, func(t *testing.T, store journal.Store) {
 		j := newJournal(store)
 		partition, operations := onePartition(5)
-		empty, err := j.Records(t.Context(), 0, 10, func(*projections.Record) bool { return true })
-		if err != nil || len(empty.Records) != 0 || empty.Before != 0 {
+		empty, err := j.Records(t.Context(), journal.Place{}, 10, func(*projections.Record) bool { return true })
+		if err != nil || len(empty.Records) != 0 || empty.Next != (journal.Place{}) {
 			t.Fatalf("%+v, %v", empty, err)
 		}
 		for _, o := range operations {
@@ -488,19 +488,75 @@ func TestRecordsListTheLastOfEachOperation(t *testing.T) {
 		var got []string
 		page := journal.Page{}
 		for calls := 0; ; calls++ {
-			page, err = j.Records(t.Context(), page.Before, 2, func(r *projections.Record) bool { return r.State.Operation != operations[3] })
+			page, err = j.Records(t.Context(), page.Next, 2, func(r *projections.Record) bool { return r.State.Operation != operations[3] })
 			if err != nil || len(page.Records) > 2 || calls > 10 {
 				t.Fatal(len(page.Records), err)
 			}
 			for _, r := range page.Records {
 				got = append(got, r.State.Operation)
 			}
-			if page.Before == 0 {
+			if page.Next == (journal.Place{}) {
 				break
 			}
 		}
 		if want := []string{operations[1], operations[4], operations[2], operations[0]}; !slices.Equal(got, want) {
 			t.Fatalf("listed %v, want %v", got, want)
+		}
+	})
+}
+
+// An operation that moves while a listing goes from page to page is listed once, at the
+// place that it had, as it stands by then.
+func TestRecordsOfWhatMovesMeanwhile(t *testing.T) {
+	onBoth(t, func(t *testing.T, store journal.Store) {
+		j := newJournal(store)
+		partition, operations := onePartition(5)
+		for _, o := range operations[:4] {
+			create(t, j, o)
+		}
+		tenure := take(t, j, partition)
+		none := func(projections.State) *journal.Wake { return nil }
+		project(t, j, tenure, none)
+		move := func(operation string) {
+			s, err := j.Current(t.Context(), operation)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := j.Append(t.Context(), s, evidence()); err != nil {
+				t.Fatal(err)
+			}
+			project(t, j, tenure, none)
+		}
+		move(operations[1]) // two records before it begins: the listing comes by it twice
+		var got []string
+		facts := map[string]uint64{}
+		page := journal.Page{}
+		for calls := 0; ; calls++ {
+			var err error
+			page, err = j.Records(t.Context(), page.Next, 1, func(*projections.Record) bool { return true })
+			if err != nil || calls > 20 {
+				t.Fatal(calls, err)
+			}
+			for _, r := range page.Records {
+				got = append(got, r.State.Operation)
+				facts[r.State.Operation] = r.State.Facts
+			}
+			if page.Next == (journal.Place{}) {
+				break
+			}
+			if calls == 0 {
+				move(operations[1]) // it was listed
+				move(operations[0]) // it was not
+				move(operations[0])
+				create(t, j, operations[4])
+				project(t, j, tenure, none)
+			}
+		}
+		if want := []string{operations[1], operations[3], operations[2], operations[0]}; !slices.Equal(got, want) {
+			t.Errorf("listed %v, want %v", got, want)
+		}
+		if facts[operations[0]] != 3 {
+			t.Errorf("what moved is listed with %d facts, want 3", facts[operations[0]])
 		}
 	})
 }
