@@ -40,32 +40,14 @@ func (p *Poller) input(ctx context.Context, s projections.State, c *calls, e wor
 	if err != nil {
 		return p.record(ctx, s, &events.InputAnswered{Outcome: events.CallNotSent, Call: unbuilt(s, err)})
 	}
-	e.Attempt.Request = events.Sum(contract.EncodeRequest(request))
-	s, applied, err := p.permit(ctx, s, &events.InputAttempted{Attempt: e.Attempt}, e.Attempt)
-	fact := &events.InputAnswered{Attempt: e.Attempt.Number}
-	switch {
-	case err != nil:
-		return s, err
-	case !applied && presumed(s.Inputs, e.Attempt):
-		fact.Outcome, fact.Call = events.CallNotSent, unsent(s)
-		return p.record(ctx, s, fact)
-	case !applied:
-		return s, nil
-	}
-	asOf := s.Sequence
-	answer, failure := p.send(ctx, s, c, request, e.Attempt.Timeout, &e.Attempt)
-	if failure != nil {
-		fact.Outcome, fact.Call = unanswered(failure), failed(asOf, answer, failure)
-		return p.record(ctx, s, fact)
-	}
-	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
-		r := c.contract.ReadInput(reading(answer), in)
-		fact.Outcome = r.Outcome
-		if fact.Call, err = p.call(ctx, s, asOf, answer, r.Failure, true); err != nil {
-			return s, err
-		}
-		s, _, err := p.append(ctx, s, fact)
-		return s, err
+	return p.further(ctx, s, c, request, further{
+		attempt: e.Attempt,
+		permit:  func(a events.Attempt) events.Fact { return &events.InputAttempted{Attempt: a} },
+		tries:   func(s projections.State) projections.Tries { return s.Inputs },
+		read:    func(a contract.Answer) contract.FurtherReading { return c.contract.ReadInput(a, in) },
+		fact: func(number uint64, o events.CallOutcome, call events.Call) events.Fact {
+			return &events.InputAnswered{Attempt: number, Outcome: o, Call: call}
+		},
 	})
 }
 
@@ -97,31 +79,51 @@ func (p *Poller) cleanup(ctx context.Context, s projections.State, c *calls, e w
 	if err != nil {
 		return p.record(ctx, s, &events.CleanupAnswered{Outcome: events.CallNotSent, Call: unbuilt(s, err)})
 	}
-	e.Attempt.Request = events.Sum(contract.EncodeRequest(request))
-	s, applied, err := p.permit(ctx, s, &events.CleanupAttempted{Attempt: e.Attempt}, e.Attempt)
-	fact := &events.CleanupAnswered{Attempt: e.Attempt.Number}
+	return p.further(ctx, s, c, request, further{
+		attempt: e.Attempt,
+		permit:  func(a events.Attempt) events.Fact { return &events.CleanupAttempted{Attempt: a} },
+		tries:   func(s projections.State) projections.Tries { return s.Cleanups },
+		read:    func(a contract.Answer) contract.FurtherReading { return c.contract.ReadCleanup(a, in) },
+		fact: func(number uint64, o events.CallOutcome, call events.Call) events.Fact {
+			return &events.CleanupAnswered{Attempt: number, Outcome: o, Call: call}
+		},
+	})
+}
+
+// further is what differs among the calls that somebody asked for.
+type further struct {
+	attempt events.Attempt
+	permit  func(events.Attempt) events.Fact
+	tries   func(projections.State) projections.Tries
+	read    func(contract.Answer) contract.FurtherReading
+	fact    func(attempt uint64, o events.CallOutcome, c events.Call) events.Fact // closes the attempt
+}
+
+// further makes one call: the permit, then the call, then what was seen of it.
+func (p *Poller) further(ctx context.Context, s projections.State, c *calls, request contract.Request, w further) (projections.State, error) {
+	number := w.attempt.Number
+	w.attempt.Request = events.Sum(contract.EncodeRequest(request))
+	s, applied, err := p.permit(ctx, s, w.permit(w.attempt), w.attempt)
 	switch {
 	case err != nil:
 		return s, err
-	case !applied && presumed(s.Cleanups, e.Attempt):
-		fact.Outcome, fact.Call = events.CallNotSent, unsent(s)
-		return p.record(ctx, s, fact)
+	case !applied && presumed(w.tries(s), w.attempt):
+		return p.record(ctx, s, w.fact(number, events.CallNotSent, unsent(s)))
 	case !applied:
 		return s, nil
 	}
 	asOf := s.Sequence
-	answer, failure := p.send(ctx, s, c, request, e.Attempt.Timeout, &e.Attempt)
+	answer, failure := p.send(ctx, s, c, request, w.attempt.Timeout, &w.attempt)
 	if failure != nil {
-		fact.Outcome, fact.Call = unanswered(failure), failed(asOf, answer, failure)
-		return p.record(ctx, s, fact)
+		return p.record(ctx, s, w.fact(number, unanswered(failure), failed(asOf, answer, failure)))
 	}
 	return p.whileStopping(ctx, func(ctx context.Context) (projections.State, error) {
-		r := c.contract.ReadCleanup(reading(answer), in)
-		fact.Outcome = r.Outcome
-		if fact.Call, err = p.call(ctx, s, asOf, answer, r.Failure, true); err != nil {
+		r := w.read(reading(answer))
+		call, err := p.call(ctx, s, asOf, answer, r.Failure, true)
+		if err != nil {
 			return s, err
 		}
-		s, _, err := p.append(ctx, s, fact)
+		s, _, err := p.append(ctx, s, w.fact(number, r.Outcome, call))
 		return s, err
 	})
 }
