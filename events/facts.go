@@ -190,7 +190,7 @@ type IntentRecorded struct {
 	Demands   []Demand // which of its rules did, in its order
 
 	Cost     string // decimal text: what the contract says one job costs; "" where it does not
-	CostUnit string // of Cost and MaxCost
+	CostUnit string // of Cost and MaxCost; also where only the amount is not known
 
 	Offers     Offers
 	ExpectForm uint64 // of Expect: [ExpectWords] or [ExpectRule]

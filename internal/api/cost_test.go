@@ -1,11 +1,14 @@
 package api
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/projections"
 )
@@ -79,5 +82,88 @@ approval: [{name: dear, when: 'cost_unit == "USD" && exceeds(cost, "1") || cost 
 		if w.Code != 202 || v.State != want || want == projections.PhaseApprovalPending && !slices.ContainsFunc(v.Approval.Demands, func(d ingest.DemandView) bool { return d.Rule == "dear" }) {
 			t.Errorf("%s: %d %s", copies, w.Code, w.Body)
 		}
+	}
+}
+
+// unreckoned are parameters of example for which its contract cannot say the cost.
+var unreckoned = []string{`"many"`, "-1", "1e3", "1.5", "null", "[1]"}
+
+// The rule that docs/POLICY.md prints cannot be got round by making the cost unknown. Where
+// a contract says nothing of costs it does not hold.
+func TestUnknownCostDemandsApproval(t *testing.T) {
+	h := newHarness(t)
+	const rule = `cost_unit == "USD" && exceeds(cost, "50")`
+	text, err := os.ReadFile("../../docs/POLICY.md")
+	if err != nil || !strings.Contains(strings.ReplaceAll(string(text), "\n", " "), rule) {
+		t.Fatalf("docs/POLICY.md does not print the rule, %v", err)
+	}
+	h.policy = policyOf(t, "\npolicy: 1\napproval: [{name: dear, when: '"+rule+"'}]\n")
+	if w, v, _ := h.submit("bob", "none", `{"provider":"example-ask","params":{}}`); w.Code != 202 || v.State != projections.PhaseCreatePending {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w, v, _ := h.submit("bob", "cheap", `{"provider":"example","params":{"copies":200}}`); w.Code != 202 || v.State != projections.PhaseCreatePending {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for i, copies := range unreckoned {
+		body := `{"provider":"example","params":{"copies":` + copies + `}}`
+		w, v, p := h.submit("bob", fmt.Sprint("k", i), body)
+		if w.Code == 422 && p.Code != ingest.CodeCostUnknown {
+			continue // no such parameters at all
+		}
+		if w.Code != 202 || v.State != projections.PhaseApprovalPending || v.Approval.Demands[0].Failed == "" || v.Cost != nil {
+			t.Errorf("%s: %d %s", copies, w.Code, w.Body)
+		}
+		if _, v, _ := h.submit("bob", fmt.Sprint("d", i), `{"validate_only":true,`+body[1:]); v.State != projections.PhaseApprovalPending {
+			t.Errorf("%s, dry: %s", copies, v.State)
+		}
+		item := `{"operation":` + body + `}`
+		if _, _, v, _ := h.batch("bob", fmt.Sprint("b", i), batchOf("independent", item)); v.Items[0].Operation.State != projections.PhaseApprovalPending {
+			t.Errorf("%s, in a batch: %+v", copies, v)
+		}
+	}
+}
+
+// A quota of costs cannot be got round by making the cost unknown, by whatever way in.
+func TestUnknownCostUnderQuota(t *testing.T) {
+	h := newHarness(t)
+	ten, _ := contract.ParseDecimal("10")
+	before := h.stored()
+	for i, copies := range unreckoned {
+		h.quotas = ingest.Quotas{Costs: map[string]contract.Decimal{"USD": ten}}
+		body := `{"provider":"example","params":{"copies":` + copies + `}}`
+		for _, one := range []string{body, `{"validate_only":true,` + body[1:]} {
+			w, _, p := h.submit("alice", fmt.Sprint("k", i), one)
+			if w.Code != 422 || p.Errors[0].Field != "/params" && p.Code == ingest.CodeCostUnknown {
+				t.Errorf("%s: %d %s", copies, w.Code, w.Body)
+			}
+		}
+		item := `{"operation":` + body + `}`
+		if _, _, v, _ := h.batch("alice", fmt.Sprint("b", i), batchOf("independent", item)); v.Refused != 1 {
+			t.Errorf("%s, in a batch: %+v", copies, v)
+		}
+		if status, _, _, _ := h.batch("alice", fmt.Sprint("b", i), batchOf("atomic", item)); status != 422 {
+			t.Errorf("%s, for all or none: %d", copies, status)
+		}
+		header := map[string]string{"ce-specversion": "1.0", "ce-type": ingest.EventSubmit, "ce-source": "/agent", "ce-id": fmt.Sprint(i)}
+		if w := h.do("alice", "POST", eventPath, header, body); w.Code != 422 {
+			t.Errorf("%s, as an event: %d %s", copies, w.Code, w.Body)
+		}
+	}
+	if w, _, p := h.submit("alice", "many", `{"provider":"example","params":{"copies":"many"}}`); p.Code != ingest.CodeCostUnknown || p.Values["unit"] != "USD" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if h.stored() != before {
+		t.Error("something was recorded")
+	}
+	// Of what has no such quota, or is there, nothing has to be known.
+	if w, _, _ := h.submit("alice", "none", `{"provider":"example-ask","params":{}}`); w.Code != 202 {
+		t.Errorf("a contract without a cost: %d %s", w.Code, w.Body)
+	}
+	if w, _, _ := h.submit("alice", "adopt", `{"provider":"example","params":{"copies":"many"},"adopt":{"job_id":"j"}}`); w.Code != 202 {
+		t.Errorf("adopted: %d %s", w.Code, w.Body)
+	}
+	h.quotas = ingest.Quotas{Costs: map[string]contract.Decimal{"EUR": ten}}
+	if w, _, _ := h.submit("alice", "other", `{"provider":"example","params":{"copies":"many"}}`); w.Code != 202 {
+		t.Errorf("a quota of another unit: %d %s", w.Code, w.Body)
 	}
 }

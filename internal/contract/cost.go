@@ -76,9 +76,9 @@ func (c *Contract) Cost(params []byte) (Decimal, string, error) {
 // priced says what jobs cost.
 func (c *Contract) priced() []string {
 	if c.cost == nil {
-		return []string{"The contract does not say what a job costs, so max_cost is refused."}
+		return []string{"The contract does not say what a job costs, so max_cost is refused and no quota of costs counts it."}
 	}
-	return []string{fmt.Sprintf("A job costs {%s} %s, before it is created; a caller's max_cost is held against that.", c.cost.amount.source, c.cost.unit)}
+	return []string{fmt.Sprintf("A job costs {%s} %s, before it is created; a caller's max_cost and quotas in that unit are held against it.", c.cost.amount.source, c.cost.unit)}
 }
 
 // decimal writes n / 10^digits exactly, so that amounts need no floats.

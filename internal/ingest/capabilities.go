@@ -159,8 +159,8 @@ type ProviderView struct {
 	Closed      bool         `json:"params_closed"` // no parameter but these
 	Explain     string       `json:"explain"`       // the whole in plain words
 	Defaults    DeadlineView `json:"default_deadlines"`
-	// CostUnit is that of max_cost; absent: the contract does not say what a job costs, and
-	// max_cost is refused.
+	// CostUnit is that of max_cost; absent: the contract does not say what a job costs,
+	// max_cost is refused, and no quota of costs counts its jobs.
 	CostUnit string `json:"cost_unit,omitempty"`
 }
 

@@ -171,7 +171,7 @@ func Meanings() []Meaning {
 		{CodeRangeUnsatisfied, 416, "The range begins beyond the end", false, RetrySameKey, "Ask for bytes below the length in Content-Range, or without Range for all of them."},
 		{CodeInvalid, 422, "The request is not valid", false, RetrySameKey, "Correct the fields listed in errors."},
 		{CodeCostExceeded, 422, "It would cost more than max_cost", false, RetrySameKey, "Nothing was recorded. Ask for less, or raise max_cost if that is yours to do."},
-		{CodeCostUnknown, 422, "What it would cost is not known", false, RetrySameKey, "Nothing was recorded. Leave max_cost out if any cost will do: nothing can be held against it."},
+		{CodeCostUnknown, 422, "What it would cost is not known", false, RetrySameKey, "Nothing was recorded. If errors name /params, correct what the cost is reckoned from: a quota counts it. If they name /max_cost, do that, or leave max_cost out if any cost will do."},
 		{CodeNumberOutOfRange, 422, "A number cannot be told from its neighbours", false, RetrySameKey, "Send it as a string."},
 		{CodeTooDeep, 422, "The JSON is nested too deeply", false, RetrySameKey, "Nest at most as deep as the bound given."},
 		{CodeUnknownProvider, 422, "There is no such provider", false, RetrySameKey, "Use one of those listed by GET /v1/capabilities."},

@@ -134,6 +134,9 @@ func (u *usage) until(limit, n int) time.Duration {
 	return time.Duration(math.Ceil(over / float64(limit) * float64(SubmitWindow)))
 }
 
+// bounded is what bounds a principal's costs, by unit.
+func (q *quotas) bounded(principal string) map[string]contract.Decimal { return q.of(principal).Costs }
+
 // fitsLocked refuses n operations that no quota would ever let be begun in one write.
 func (q *quotas) fitsLocked(principal string, orders []order) *Refusal {
 	have, n := q.of(principal).OrDefault(), len(orders)

@@ -249,7 +249,7 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 	if s.Adopt == "" && v.cfg.Bound != nil && prepares == 0 {
 		p.create = contract.EncodeRequest(request)
 	}
-	cost, unit, err := costOf(c, s)
+	cost, unit, err := costOf(c, s, v.quotas.bounded(r.Caller.Principal))
 	if err != nil {
 		return plan{}, err
 	}
@@ -275,17 +275,23 @@ func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id
 }
 
 // costOf is what the job would cost, as the contract says, and refuses where that is more
-// than the caller's bound, or cannot be held against it. The cost is "" where it is not
-// known and nobody asked.
-func costOf(c *contract.Contract, s *Submission) (cost, unit string, err error) {
+// than the caller's bound, or cannot be held against it or against a quota of its unit. The
+// cost is "" where it is not known and nobody asked; the unit is "" only where the contract
+// says nothing of costs: a caller who makes the amount unknown must not make a cost vanish.
+func costOf(c *contract.Contract, s *Submission, quotas map[string]contract.Decimal) (cost, unit string, err error) {
 	if s.Adopt != "" { // the job is there
 		return "", "", nil
 	}
 	amount, unit, err := c.Cost(s.Params)
 	bound, bounded := contract.ParseDecimal(s.MaxCost)
+	_, counted := quotas[c.CostUnit()]
 	switch {
+	case err != nil && !bounded && counted && !errors.Is(err, contract.ErrNoCost):
+		values := Values{"provider": s.Provider, "unit": c.CostUnit(), "what": clean(err.Error())}
+		r := &Refusal{Code: CodeCostUnknown, Errors: []FieldError{Wrong("/params", FieldNotAllowed, "do not say what it would cost: {what}", values)}}
+		return "", "", r.Say("a quota bounds what you spend in {unit}, and what the contract of provider {provider} says of the cost cannot be evaluated for these parameters: {what}", values)
 	case err != nil && !bounded:
-		return "", "", nil
+		return "", c.CostUnit(), nil
 	case errors.Is(err, contract.ErrNoCost):
 		r := &Refusal{Code: CodeCostUnknown, Errors: []FieldError{Wrong("/max_cost", FieldNotAllowed, "cannot be held against anything", nil)}}
 		return "", "", r.Say("the contract of provider {provider} does not say what a job costs", Values{"provider": s.Provider})
