@@ -28,9 +28,11 @@ type Asked struct {
 
 // Input is what a job waits for, and the newest answer that was given here.
 type Input struct {
-	URL   string `json:"url"`  // where a person gives it, at the provider
-	Text  string `json:"text"` // what it is, in the provider's words
-	Given *Asked `json:"given"`
+	URL  string `json:"url"`  // where a person gives it, at the provider
+	Text string `json:"text"` // what it is, in the provider's words
+	// Question is the name of what is asked, which [Client.Answer] sends.
+	Question string `json:"question"`
+	Given    *Asked `json:"given"`
 }
 
 // Cleanup is what became of the newest cleanup that was asked for.
@@ -40,13 +42,19 @@ type Cleanup struct {
 	Removed []string `json:"removed"` // jobs of which the provider said that it is done
 }
 
-// Answer gives the answer, a JSON object, to what an operation's job waits for. It is
-// passed on once; [Operation.Input] says what became of it, and the state whether the
-// job goes on.
-func (c *Client) Answer(ctx context.Context, id string, input json.RawMessage) (Operation, error) {
-	return c.post(ctx, id, "input", struct {
-		Input json.RawMessage `json:"input"`
-	}{input})
+// Answer gives the answer, a JSON object, to what the job of the operation waited for
+// when op was read, as the person saw it. If it asks something else by now, the answer
+// is refused with the code question_differs. It is passed on once; [Operation.Input]
+// says what became of it, and the state whether the job goes on.
+func (c *Client) Answer(ctx context.Context, op Operation, input json.RawMessage) (Operation, error) {
+	question := ""
+	if op.Input != nil {
+		question = op.Input.Question
+	}
+	return c.post(ctx, op.ID, "input", struct {
+		Question string          `json:"question,omitempty"`
+		Input    json.RawMessage `json:"input"`
+	}{question, input})
 }
 
 // Cleanup asks for what a job of the operation left to be removed, of the operation's

@@ -629,9 +629,10 @@ type CleanupAnswered struct {
 
 // InputSubmitted carries an answer to a provider that asked for one. Evidence.
 type InputSubmitted struct {
-	Who     string
-	Payload Digest
-	Extra   codec.Extra
+	Who      string
+	Payload  Digest
+	Question uint64 // sequence at which the job was first seen to ask this; 0 in earlier facts
+	Extra    codec.Extra
 }
 
 // InputAttempted permits passing the answer on. Permit.

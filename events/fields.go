@@ -318,6 +318,7 @@ func (f *CleanupAnswered) Fields(v *codec.Visitor) {
 func (f *InputSubmitted) Fields(v *codec.Visitor) {
 	codec.Text(v, "w", &f.Who)
 	codec.Digest(v, "pl", &f.Payload)
+	codec.Uint(v, "q", &f.Question)
 	codec.Rest(v, &f.Extra)
 }
 

@@ -191,7 +191,7 @@ func (d *driver) take(step Step) {
 			return
 		}
 		claim := rapid.SampledFrom([]string{events.ClaimOwn, events.ClaimOwn, ""}).Draw(d.t, "claim")
-		d.put(&events.JobObserved{JobID: step.JobID, Claim: claim, Call: d.call(""), State: pick(d, "class",
+		d.put(&events.JobObserved{JobID: step.JobID, Claim: claim, Call: d.call(""), InputText: pick(d, "asks", []string{""}, []string{"this", "that"}), State: pick(d, "class",
 			[]events.Class{events.ClassSucceeded, events.ClassFailed, events.ClassCancelled, events.ClassPartial, events.ClassExpired},
 			[]events.Class{events.ClassRunning, events.ClassQueued, events.ClassUnknown, events.ClassInputRequired, "later"})})
 	case StepCancel:

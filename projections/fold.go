@@ -687,6 +687,7 @@ func (f *folding) finish(why Reason) {
 func (f *folding) observe(o *events.JobObserved) {
 	s := f.s
 	s.Job.Remote, s.Job.Class, s.Job.ProviderTime, s.Job.Progress = o.Remote, o.State, o.ProviderTime, o.Progress
+	other := s.Phase == PhaseInputRequired && (s.Job.InputURL != o.InputURL || s.Job.InputText != o.InputText)
 	s.Job.InputURL, s.Job.InputText = o.InputURL, o.InputText
 	promises := s.Intent.Promises
 	cancelling := s.Phase == PhaseCancelRequested || s.Phase == PhaseCancelling
@@ -694,7 +695,7 @@ func (f *folding) observe(o *events.JobObserved) {
 	case events.ClassInputRequired:
 		if !cancelling {
 			f.enter(PhaseInputRequired, "")
-			f.asks()
+			f.asks(other)
 		}
 	case events.ClassSucceeded, events.ClassPartial:
 		if s.Cancel.Wished {

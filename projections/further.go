@@ -55,6 +55,10 @@ type Input struct {
 	// Over: the job has been seen to go on, or nobody waits for it any more. What it
 	// asks later is another question.
 	Over bool
+	// Question is the ledger sequence at which the job was first seen to wait for what
+	// it waits for now, 0 where none has a name: it does not wait, or an answer was
+	// passed on and no read has followed. Reads that say the same leave it.
+	Question uint64
 }
 
 // Fields implements codec.Record.
@@ -63,6 +67,7 @@ func (i *Input) Fields(v *codec.Visitor) {
 	codec.Digest(v, "y", &i.Payload)
 	codec.Bool(v, "w", &i.Wanted)
 	codec.Bool(v, "o", &i.Over)
+	codec.Uint(v, "q", &i.Question)
 }
 
 // Cleanup is the newest wish to remove what a job left.
@@ -131,7 +136,7 @@ func TakesInput(s State) (bool, Reason) {
 		return false, ReasonNotApplicable
 	case s.Input.Due, s.Inputs.Open() != nil:
 		return false, ReasonAttemptOpen // one after the other
-	case !s.Input.Wanted:
+	case !s.Input.Wanted, s.Input.Question == 0:
 		return false, ReasonTooEarly // nobody has looked since the last one left
 	}
 	return true, ""
@@ -184,7 +189,10 @@ func (s *State) tries() uint64 { return max(s.Intent.Policy.MaxAttempts, 1) }
 // takeInput is row 41a.
 func (f *folding) takeInput() {
 	s, i := f.s, f.fact.(*events.InputSubmitted)
-	s.Input = Input{Asked: Asked{By: i.Who, At: f.e.Time, Number: s.Input.Number + 1, Due: true}, Payload: i.Payload}
+	s.Input = Input{
+		Asked:   Asked{By: i.Who, At: f.e.Time, Number: s.Input.Number + 1, Due: true},
+		Payload: i.Payload, Question: s.Input.Question,
+	}
 	s.Inputs.List, s.Inputs.Streak = nil, 0
 }
 
@@ -294,8 +302,9 @@ func (f *folding) inputAnswered(a *events.InputAnswered) {
 	}
 	switch {
 	case !rested(&s.Inputs, a.Attempt):
-		s.Input.Due, s.Input.Wanted = false, false // a read says what it came to
-	case s.Phase != PhaseInputRequired:
+		// A read says what it came to, and what is asked then is another question.
+		s.Input.Due, s.Input.Wanted, s.Input.Question = false, false, 0
+	case s.Phase != PhaseInputRequired, s.Input.Over:
 		s.Input.Due, s.Input.Dropped = false, len(s.Inputs.List) == 0
 	default:
 		s.Input.Due = s.Inputs.Streak < s.tries()
@@ -303,10 +312,20 @@ func (f *folding) inputAnswered(a *events.InputAnswered) {
 	}
 }
 
-// asks is what a read says that saw the job wait.
-func (f *folding) asks() {
+// asks is what a read says that saw the job wait. other: it waits for something else
+// than the read before said.
+func (f *folding) asks(other bool) {
 	s := f.s
-	if !s.takesInput() || s.Input.Due || s.Inputs.Open() != nil {
+	if !s.takesInput() {
+		return
+	}
+	if other { // what was answered, and may not have left, answers something else
+		s.asksNoMore()
+	}
+	if s.Input.Question == 0 {
+		s.Input.Question = f.e.Sequence
+	}
+	if s.Input.Due || s.Inputs.Open() != nil {
 		return
 	}
 	if s.InputStatus() == CallUnknown && !s.Input.Over && s.Intent.Offers.RepeatInput && uint64(len(s.Inputs.List)) < s.tries() {
@@ -319,7 +338,7 @@ func (f *folding) asks() {
 // asksNoMore is what it means that the job waits no longer, or nobody for it: the
 // answer is not sent any more, since another question is another matter.
 func (s *State) asksNoMore() {
-	s.Input.Wanted = false
+	s.Input.Wanted, s.Input.Question = false, 0
 	s.Input.Over = !s.Input.At.IsZero()
 	if s.Input.Due {
 		s.Input.Due, s.Input.Dropped = false, len(s.Inputs.List) == 0

@@ -43,6 +43,7 @@ func entries() []Reason {
 const (
 	nowSequence = 100 // of the fact being folded
 	changedAt   = 50  // sequence the state last changed at
+	questionAt  = 40  // sequence at which the job was first seen to ask
 )
 
 // variants gives the states of one phase: promises, attempts, wish, pause,
@@ -165,12 +166,14 @@ func offering(s State, try func(uint64, AttemptStatus) Try) (list []State) {
 	}
 	s.Intent.Offers = events.Offers{Input: true, RepeatInput: s.Intent.Promises.RepeatCancel, Cleanup: true}
 	s.Intent.Promises.RepeatCleanup = s.Intent.Promises.RepeatCancel
-	s.Input.Wanted = s.Phase == PhaseInputRequired
+	if s.Phase == PhaseInputRequired {
+		s.Input.Wanted, s.Input.Question = true, questionAt
+	}
 	list = append(list, clone(s))
 	for _, tries := range [][]Try{nil, {try(1, AttemptOpen)}, {try(1, AttemptPresumed)}, {try(1, AttemptAmbiguous), try(2, AttemptOpen)}} {
 		s := clone(s)
 		asked := Asked{By: "team-a", At: epoch, Number: 1, Due: len(tries) == 0}
-		s.Input, s.Cleanup = Input{Asked: asked}, Cleanup{Asked: asked, JobID: "j1"}
+		s.Input, s.Cleanup = Input{Asked: asked, Question: questionAt}, Cleanup{Asked: asked, JobID: "j1"}
 		s.Inputs = Tries{List: tries, Made: uint64(len(tries))}
 		s.Cleanups = s.Inputs
 		if s.Phase == PhaseInputRequired {
@@ -281,7 +284,7 @@ func everyFact() []events.Fact {
 	}
 	add(&events.JobContested{JobID: "j1"}, &events.JobContested{JobID: "j2"},
 		&events.WebhookReceived{}, &events.WebhookReceived{JobID: "j1"}, &events.WebhookReceived{JobID: "j1", Exact: true}, &events.WebhookReceived{JobID: "j2", Exact: true},
-		&events.CancelRequested{}, &events.CleanupRequested{}, &events.InputSubmitted{},
+		&events.CancelRequested{}, &events.CleanupRequested{}, &events.InputSubmitted{}, &events.InputSubmitted{Question: questionAt}, &events.InputSubmitted{Question: questionAt + 1},
 		&events.CleanupRequested{JobID: "j1", Claim: events.ClaimOwn}, &events.CleanupRequested{JobID: "j1", Claim: "op_other"})
 	for _, which := range []events.Deadline{events.DeadlineApproval, events.DeadlineCreate, events.DeadlineResult, events.DeadlineCancel, events.DeadlineCollect, "later"} {
 		add(&events.DeadlinePassed{Which: which})

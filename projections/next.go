@@ -343,7 +343,11 @@ func (l *list) read(s *State) {
 }
 
 func (l *list) due(s *State) {
-	l.add(s, Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "due", At: s.readAt(), Because: "the job goes on"})
+	why := "the job goes on"
+	if s.Phase == PhaseInputRequired && s.Rulebook() >= 2 { // the words of earlier operations are stored
+		why = "the job waits for an answer"
+	}
+	l.add(s, Step{Kind: StepRead, JobID: s.Job.ID, Prompt: "due", At: s.readAt(), Because: why})
 }
 
 func (s *State) readAt() time.Time {

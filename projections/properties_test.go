@@ -254,6 +254,23 @@ func (c *checker) further(before State, e Entry, after State, r Record, bad func
 	if after.Input.Due && after.Phase != PhaseInputRequired || after.Input.Wanted && after.Phase != PhaseInputRequired {
 		bad("an input is due or wanted in %s: %+v", after.Phase, after.Input)
 	}
+	if q := after.Input.Question; q != 0 && (after.Phase != PhaseInputRequired || q > after.Sequence || q < before.Input.Question) {
+		bad("question %d in %s at %d, before it %d", q, after.Phase, after.Sequence, before.Input.Question)
+	}
+	same := before.Phase == PhaseInputRequired && before.Job.InputURL == after.Job.InputURL && before.Job.InputText == after.Job.InputText
+	switch q := before.Input.Question; {
+	case q == 0 || q != after.Input.Question: // none was asked, or it has changed
+		if answered, ok := e.Event.Fact.(*events.InputAnswered); q != 0 && same && after.Phase == PhaseInputRequired && !ok {
+			bad("question %d became %d although the job says the same: %+v", q, after.Input.Question, answered)
+		}
+	case !same:
+		bad("question %d goes on although the job asks something else", q)
+	case before.InputStatus() != CallDone && after.InputStatus() == CallDone && before.Inputs.Open() != nil:
+		bad("question %d goes on although an answer was passed on", q)
+	}
+	if before.Input.Number == after.Input.Number && !before.Input.Due && after.Input.Due && after.Input.Over {
+		bad("answer %d is due again although the job asks something else", after.Input.Number)
+	}
 	if before.Phase == PhaseInputRequired && after.Phase != PhaseInputRequired {
 		c.over = after.Input.Number
 	}
@@ -283,7 +300,7 @@ func (c *checker) further(before State, e Entry, after State, r Record, bad func
 	default: // the others are not about them
 	}
 	none := func(s State) bool {
-		return s.InputStatus() == CallNone && s.CleanupStatus() == CallNone && !s.Input.Wanted && s.Inputs.Made+s.Cleanups.Made == 0
+		return s.InputStatus() == CallNone && s.CleanupStatus() == CallNone && !s.Input.Wanted && s.Input.Question == 0 && s.Inputs.Made+s.Cleanups.Made == 0
 	}
 	if (after.Rulebook() < 2 || after.Intent.Offers == (events.Offers{})) && !none(after) {
 		bad("version %d of the rules, offers %+v: %+v %+v", after.Rulebook(), after.Intent.Offers, after.Input, after.Cleanup)

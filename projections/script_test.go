@@ -266,6 +266,7 @@ func (a args) fact(name string) events.Fact {
 	case "job.observed":
 		return &events.JobObserved{
 			JobID: a.m["job"], Claim: a.m["claim"], State: events.Class(a.outcome), Remote: a.outcome, NoResult: a.has("no_result"), Call: a.call(),
+			InputText: a.m["text"], InputURL: a.m["url"],
 		}
 	case "observation.failed":
 		c := a.call()
@@ -291,7 +292,7 @@ func (a args) fact(name string) events.Fact {
 	case "result.failed":
 		return &events.ResultFailed{Attempt: last(&st.Results), Outcome: events.ResultOutcome(a.outcome), Call: a.call()}
 	case "input.submitted":
-		return &events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer"))}
+		return &events.InputSubmitted{Who: "team-a", Payload: events.Sum([]byte("answer")), Question: a.num("question", 0)}
 	case "input.attempted":
 		return &events.InputAttempted{Attempt: a.attempt(&st.Inputs)}
 	case "input.answered":
@@ -431,6 +432,9 @@ func (s *script) expectation(r Record) string {
 	}
 	if st.Input.Wanted {
 		b.WriteString(" | input wanted")
+	}
+	if st.Input.Question != 0 {
+		fmt.Fprintf(&b, " | question %d", st.Input.Question)
 	}
 	if status := st.CleanupStatus(); status != CallNone {
 		fmt.Fprintf(&b, " | cleanup %d of %s %s", st.Cleanup.Number, st.Cleanup.JobID, status)

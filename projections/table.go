@@ -751,6 +751,9 @@ var transitions = []Row{
 		ID: "41a", From: []Phase{PhaseInputRequired}, On: []Trigger{"input.submitted"},
 		When: func(f *folding) bool {
 			ok, why := TakesInput(*f.s)
+			if asked := f.fact.(*events.InputSubmitted).Question; ok && asked != 0 && asked != f.s.Input.Question {
+				ok, why = false, ReasonStale // it answers something else
+			}
 			if !ok && f.s.takesInput() {
 				f.reason = why
 			}

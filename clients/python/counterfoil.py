@@ -254,9 +254,14 @@ class Client:
         """Ends its pause."""
         return self._act(id, "resume", why, key, timeout)
 
-    def answer(self, id: str, input: Dict[str, Any], *, key: str = "", timeout: Optional[float] = None) -> Operation:
-        """Answers what its job waits for. ``input.given`` says what came of it."""
-        return self._call("POST", _path(id) + "/input", body={"input": input}, key=key or new_key(),
+    def answer(self, op: Dict[str, Any], input: Dict[str, Any], *, key: str = "",
+               timeout: Optional[float] = None) -> Operation:
+        """Answers what the job of the operation waited for when ``op`` was read, as the
+        person saw it. If it asks something else by now, the answer is refused with the
+        code question_differs. ``input.given`` says what came of it."""
+        question = op.get("input", {}).get("question")
+        body = {**({"question": question} if question else {}), "input": input}
+        return self._call("POST", _path(op["id"]) + "/input", body=body, key=key or new_key(),
                           timeout=timeout).operation()
 
     def cleanup(self, id: str, *, job_id: str = "", why: str = "", key: str = "",

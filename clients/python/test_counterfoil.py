@@ -147,7 +147,7 @@ class AgainstTheService(unittest.TestCase):
             c.wait(op["id"], timeout=1)
         with self.assertRaises(TimeoutError):
             list(c.watch(op["id"], timeout=1))
-        for asks, code in ((lambda: c.answer(op["id"], {"answer": "yes"}), "input_not_wanted"),
+        for asks, code in ((lambda: c.answer(op, {"answer": "yes"}), "input_not_wanted"),
                            (lambda: c.cleanup(op["id"], why="early"), "cleanup_not_allowed")):
             with self.assertRaises(Problem) as refused:
                 asks()

@@ -78,7 +78,7 @@ export interface Operation {
   decision_url?: string;
   job?: { id: string; remote_state?: string; class?: string; progress?: string; adopted?: boolean; updated_at?: string };
   /** What its job waits for, and the newest answer that was given here. */
-  input?: { url?: string; text?: string; given?: Asked };
+  input?: { url?: string; text?: string; question?: string; given?: Asked };
   cleanup?: Asked & { job_id: string; removed?: string[] };
   cancel?: { wished: boolean; at?: string; possible: boolean; too_late: boolean };
   result?: { size: number; media_type: string; sha256: string; checks?: { name: string; passed: boolean; detail?: string }[] };
@@ -378,9 +378,14 @@ export class Client {
     return this.act(id, "resume", o);
   }
 
-  /** Answers what its job waits for; input.given says what came of it. */
-  async answer(id: string, input: object, o: Call & { key?: string } = {}): Promise<Operation> {
-    return object(await this.call("POST", `${path(id)}/input`, { signal: o.signal, key: o.key || newKey(), body: { input } }));
+  /**
+   * Answers what the job of the operation waited for when op was read, as the person saw it. If it asks something else
+   * by now, the answer is refused with the code question_differs. input.given says what came of it.
+   */
+  async answer(op: Operation, input: object, o: Call & { key?: string } = {}): Promise<Operation> {
+    const question = op.input?.question;
+    const body = { ...(question ? { question } : {}), input };
+    return object(await this.call("POST", `${path(op.id)}/input`, { signal: o.signal, key: o.key || newKey(), body }));
   }
 
   /** Has removed what a job of it left, its own unless one is named. It must have ended or stopped. */

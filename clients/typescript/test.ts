@@ -181,7 +181,7 @@ const tests: { [name: string]: () => Promise<void> } = {
     const soon = (): { signal: AbortSignal } => ({ signal: AbortSignal.timeout(500) });
     await assert.rejects(c.wait(op.id, soon()), { name: "TimeoutError" });
     await assert.rejects(all(c.watch(op.id, soon())), { name: "TimeoutError" });
-    const wanted = await refused(c.answer(op.id, { answer: "yes" }));
+    const wanted = await refused(c.answer(op, { answer: "yes" }));
     const cleaned = await refused(c.cleanup(op.id, { why: "early" }));
     assert.deepEqual([wanted.code, cleaned.code], ["input_not_wanted", "cleanup_not_allowed"]);
     const ended = await c.wait((await submit(c, "ts-cleanup")).id, minute());

@@ -146,6 +146,9 @@ func (a *app) show(op client.Operation) error {
 		if in.Text+in.URL != "" {
 			line("it waits for", "%s", strings.TrimSpace(in.Text+" "+in.URL))
 		}
+		if in.Question != "" {
+			line("question", "%s", in.Question)
+		}
 		if g := in.Given; g != nil {
 			line("answer", "%d, by %s: %s", g.Number, g.By, asked(g))
 		}
@@ -623,13 +626,18 @@ func (a *app) cancelCommand() *cobra.Command {
 }
 
 func (a *app) inputCommand() *cobra.Command {
-	var key, input string
+	var key, input, question string
 	cmd := &cobra.Command{
 		Use: "input OPERATION", Short: "Answer what the job of an operation waits for",
 		Long: `Answer what the job of an operation waits for, where its contract can pass an
 answer on. It is passed on once; get says what was seen of that, and whether the
-job goes on.`,
-		Example: `  counterfoil input op_abc --input '{"choice": "draft"}'`,
+job goes on.
+
+The answer names the question it answers. Without --question that is the one the
+job asks now, which is shown first. Whoever decided on an answer before, such as a
+script, names the question that get showed then: if the job asks something else by
+now, the answer is refused. To repeat one under its --key, name its question, too.`,
+		Example: `  counterfoil input op_abc --input '{"choice": "draft"}' --question q42`,
 		Args:    exactly(1, "one operation id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
@@ -643,7 +651,16 @@ job goes on.`,
 			if err != nil {
 				return err
 			}
-			op, err := c.Keyed(key).Answer(cmd.Context(), args[0], text)
+			asks := client.Operation{ID: args[0], Input: &client.Input{Question: question}}
+			if question == "" {
+				if asks, err = c.Get(cmd.Context(), args[0]); err != nil {
+					return reach(err)
+				}
+				if in := asks.Input; in != nil && in.Question != "" {
+					fmt.Fprintf(cmd.ErrOrStderr(), "question %s: %s\n", in.Question, printable(strings.TrimSpace(in.Text+" "+in.URL)))
+				}
+			}
+			op, err := c.Keyed(key).Answer(cmd.Context(), asks, text)
 			if err != nil {
 				return a.reachOnce(err, key)
 			}
@@ -652,6 +669,7 @@ job goes on.`,
 		},
 	}
 	cmd.Flags().StringVar(&input, "input", "", "the answer as JSON, @FILE, or - for standard input")
+	cmd.Flags().StringVar(&question, "question", "", "the name of the question it answers, as get shows it; the one asked now unless given")
 	onceFlag(cmd, &key)
 	return cmd
 }

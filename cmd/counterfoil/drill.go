@@ -336,10 +336,11 @@ func drills() []drill {
 				if err != nil {
 					return client.Operation{}, err
 				}
-				if op, err := r.until(ctx, id, func(op client.Operation) bool { return op.State == "input_required" || op.Done }); err != nil {
-					return op, err
+				asks, err := r.until(ctx, id, func(op client.Operation) bool { return op.State == "input_required" || op.Done })
+				if err != nil {
+					return asks, err
 				}
-				if op, err := r.stage.client.Answer(ctx, id, json.RawMessage(`{"answer": "drill"}`)); err != nil {
+				if op, err := r.stage.client.Answer(ctx, asks, json.RawMessage(`{"answer": "drill"}`)); err != nil {
 					return op, err
 				}
 				return r.wait(ctx, id)

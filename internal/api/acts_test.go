@@ -26,7 +26,7 @@ func TestEveryStepOfAnAct(t *testing.T) {
 		{"cancel", `{"why":"not wanted"}`, `{"why":"in the way"}`, "", events.TypeCancelRequested, 202, "", 2},
 		{"pause", `{"why":"a look"}`, `{}`, "", events.TypeOperationPaused, 200, "", 2},
 		{"decisions", `{"kind":"abandon","why":"given up"}`, `{"kind":"extend","deadline":"result","until":"3h"}`, `"v3"`, events.TypeDecisionMade, 201, "", 2},
-		{"input", `{"input":{"answer":"yes"}}`, `{"input":{"answer":"no"}}`, "", events.TypeInputSubmitted, 202, "input_required", 2},
+		{"input", `{"question":"q4","input":{"answer":"yes"}}`, `{"question":"q4","input":{"answer":"no"}}`, "", events.TypeInputSubmitted, 202, "input_required", 2},
 		// The first write is the claim of the job.
 		{"cleanup", `{"why":"not needed any more"}`, `{"why":"of another job","job_id":"job-2"}`, "", events.TypeCleanupRequested, 202, "failed", 3},
 	} {

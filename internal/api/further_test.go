@@ -40,6 +40,24 @@ func (h *harness) tell(as, path, key, body string) (v ingest.View, p ingest.Prob
 	return v, p, w.Code
 }
 
+// answer says yes, or whatever members have, to what the job asks now.
+func (h *harness) answer(members string) string {
+	return fmt.Sprintf(`{"question":%q,"input":{%s}}`, h.question(), members)
+}
+
+// question is the name of what the job asks now.
+func (h *harness) question() string {
+	h.t.Helper()
+	var v ingest.View
+	if err := json.Unmarshal(h.do("alice", "GET", "/v1/operations/"+h.op, nil, "").Body.Bytes(), &v); err != nil {
+		h.t.Fatal(err)
+	}
+	if v.Input == nil {
+		return ""
+	}
+	return v.Input.Question
+}
+
 // sent does what a worker would about an input or a cleanup that is due.
 func (h *harness) sent(outcome events.CallOutcome) {
 	h.t.Helper()
@@ -79,7 +97,7 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("%d %+v", status, p)
 	}
 	h.play("observed input_required")
-	for body, field := range map[string]string{`{}`: "/input", `{"input":null}`: "/input", `{"input":[1]}`: "/input", `{"input":"yes"}`: "/input", `{"input":{},"why":"x"}`: "/why"} {
+	for body, field := range map[string]string{`{}`: "/input", `{"input":null}`: "/input", `{"input":[1]}`: "/input", `{"input":"yes"}`: "/input", `{"input":{},"why":"x"}`: "/why", `{"input":{}}`: "/question", `{"input":{},"question":""}`: "/question", `{"input":{},"question":"` + strings.Repeat("q", 65) + `"}`: "/question"} {
 		if _, p, status := h.tell("alice", "input", "bad", body); status != 422 || len(p.Errors) != 1 || p.Errors[0].Field != field {
 			t.Errorf("%s: %d %+v", body, status, p)
 		}
@@ -91,7 +109,20 @@ func TestAnswers(t *testing.T) {
 	if _, p, status := h.tell("mate", "input", "i", `{"input":{}}`); status != 403 && status != 404 {
 		t.Errorf("%d %+v", status, p)
 	}
-	v, _, status := h.tell("alice", "input", "i1", `{"input":{ "answer":"yes", "n":1.50}}`)
+	// Reads that say the same leave the question what it is, whatever they do to the version.
+	first := h.question()
+	if w := h.do("alice", "GET", "/v1/operations/"+h.op, nil, ""); !strings.Contains(w.Body.String(), `"because":"the job waits for an answer"`) {
+		t.Error(w.Body)
+	}
+	if h.play("observed input_required"); first == "" || h.question() != first {
+		t.Errorf("question %q became %q", first, h.question())
+	}
+	for _, other := range []string{"q1", "q999", "Q" + first[1:], first + "0", "first <b>"} {
+		if _, p, status := h.tell("alice", "input", "i1", fmt.Sprintf(`{"question":%q,"input":{"answer":"yes"}}`, other)); status != 409 || p.Code != ingest.CodeQuestionDiffers || p.Values["waiting"] != first || p.Retryable || !strings.Contains(p.Detail, first) {
+			t.Errorf("%s: %d %+v", other, status, p)
+		}
+	}
+	v, _, status := h.tell("alice", "input", "i1", fmt.Sprintf(`{"question":%q,"input":{ "answer":"yes", "n":1.50}}`, first))
 	if status != 202 || v.Input == nil || v.Input.Given == nil || v.Input.Given.Status != projections.CallWaiting || v.Input.Given.By != "alice" || strings.Contains(actions(v), "input") {
 		t.Errorf("%d %+v %s", status, v.Input, actions(v))
 	}
@@ -102,7 +133,7 @@ func TestAnswers(t *testing.T) {
 	if text, err := h.journal.Payload(t.Context(), s.Input.Payload); err != nil || string(text) != `{ "answer":"yes", "n":1.50}` {
 		t.Errorf("kept %s, %v", text, err)
 	}
-	if _, p, status := h.tell("alice", "input", "i2", `{"input":{"answer":"no"}}`); status != 409 || p.Code != ingest.CodeInputNotWanted {
+	if _, p, status := h.tell("alice", "input", "i2", h.answer(`"answer":"no"`)); status != 409 || p.Code != ingest.CodeInputNotWanted {
 		t.Errorf("a second answer: %d %+v", status, p)
 	}
 	h.sent(events.CallRefused)
@@ -110,16 +141,35 @@ func TestAnswers(t *testing.T) {
 	if !strings.Contains(w.Body.String(), `"given":{"status":"refused"`) || !strings.Contains(w.Body.String(), `"code":"no"`) || strings.Contains(w.Body.String(), "canary-word") {
 		t.Error(w.Body)
 	}
-	if _, p, status := h.tell("alice", "input", "i3", `{"input":{"answer":"no"}}`); status != 409 || p.Code != ingest.CodeInputNotWanted {
+	if _, p, status := h.tell("alice", "input", "i3", h.answer(`"answer":"no"`)); status != 409 || p.Code != ingest.CodeInputNotWanted {
 		t.Errorf("before anybody has looked: %d %+v", status, p)
 	}
 	h.play("observed input_required")
-	if v, _, status := h.tell("alice", "input", "i3", `{"input":{"answer":"no"}}`); status != 202 || v.Input.Given.Number != 2 {
+	// An answer was passed on: it asks anew.
+	if _, p, status := h.tell("alice", "input", "i3", fmt.Sprintf(`{"question":%q,"input":{"answer":"no"}}`, first)); status != 409 || p.Code != ingest.CodeQuestionDiffers || p.Values["waiting"] != h.question() {
+		t.Errorf("the answer to what was asked before: %d %+v", status, p)
+	}
+	if v, _, status := h.tell("alice", "input", "i3", h.answer(`"answer":"no"`)); status != 202 || v.Input.Given.Number != 2 {
 		t.Errorf("%d %+v", status, v.Input)
 	}
 	h.sent(events.CallDone)
 	h.play("observed running")
-	if v, _, status := h.tell("alice", "input", "i1", `{"input":{ "answer":"yes", "n":1.50}}`); status != 200 || v.OriginalStatus != 202 || v.Input.Given.Status != projections.CallDone || v.Input.Text != "" {
+	for body, want := range map[string]int{
+		`{"question":%q,"input":{"n":1.5,"answer":"yes"}}`:         200, // the same, in other words
+		`{"input":{"n":1.5e0, "answer":"\u0079es"},"question":%q}`: 200,
+		`{"question":%q,"input":{"n":1.51,"answer":"yes"}}`:        422,
+		`{"question":"%s0","input":{"n":1.5,"answer":"yes"}}`:      422,
+	} {
+		if strings.Contains(body, "%s") {
+			body = strings.ReplaceAll(body, "%s", first)
+		} else {
+			body = fmt.Sprintf(body, first)
+		}
+		if _, p, status := h.tell("alice", "input", "i1", body); status != want || status == 422 && p.Code != ingest.CodeKeyReused {
+			t.Errorf("%s: %d %+v", body, status, p)
+		}
+	}
+	if v, _, status := h.tell("alice", "input", "i1", fmt.Sprintf(`{"question":%q,"input":{ "answer":"yes", "n":1.50}}`, first)); status != 200 || v.OriginalStatus != 202 || v.Input.Given.Status != projections.CallDone || v.Input.Text != "" {
 		t.Errorf("sent again: %d %+v", status, v.Input)
 	}
 	h.play("observed failed")
@@ -134,11 +184,12 @@ func TestOneOfSeveralAnswers(t *testing.T) {
 		h := further(t, "input_required")
 		h.clock.real = true
 		var mu sync.Mutex
+		asks := h.question()
 		seen := map[int]int{}
 		var all sync.WaitGroup
 		for i := range 8 {
 			all.Go(func() {
-				w := h.request("alice", "POST", "/v1/operations/"+h.op+"/input", map[string]string{"Idempotency-Key": fmt.Sprint("k", i)}, fmt.Sprintf(`{"input":{"n":%d}}`, i))
+				w := h.request("alice", "POST", "/v1/operations/"+h.op+"/input", map[string]string{"Idempotency-Key": fmt.Sprint("k", i)}, fmt.Sprintf(`{"question":%q,"input":{"n":%d}}`, asks, i))
 				mu.Lock()
 				defer mu.Unlock()
 				seen[w.Code]++
@@ -174,12 +225,12 @@ func TestCleanups(t *testing.T) {
 	if status != 202 || v.State != projections.PhaseFailed || !v.Terminal || v.Cleanup == nil || v.Cleanup.Status != projections.CallWaiting || v.Cleanup.JobID != "job-1" || len(v.Cleanup.Removed) > 0 || v.NextPollAfter == 0 {
 		t.Errorf("%d %+v", status, v.Cleanup)
 	}
-	// Under way already: nothing more is recorded.
-	if _, _, status := h.tell("alice", "cleanup", "c2", ""); status != 202 || facts(h, events.TypeCleanupRequested) != 1 {
-		t.Errorf("%d, %d facts", status, facts(h, events.TypeCleanupRequested))
+	// Under way already: nothing is recorded under the key, and nothing is claimed.
+	if _, p, status := h.tell("alice", "cleanup", "c2", ""); status != 409 || p.Code != ingest.CodeCleanupUnderWay || p.Retryable || facts(h, events.TypeCleanupRequested) != 1 {
+		t.Errorf("%d %+v, %d facts", status, p, facts(h, events.TypeCleanupRequested))
 	}
 	h.fact(&events.JobObserved{JobID: "job-8", Claim: events.ClaimOwn, State: events.ClassRunning, Remote: "running"})
-	if _, p, status := h.tell("alice", "cleanup", "c3", `{"job_id":"job-8"}`); status != 409 || p.Code != ingest.CodeCleanupNotAllowed {
+	if _, p, status := h.tell("alice", "cleanup", "c3", `{"job_id":"job-8"}`); status != 409 || p.Code != ingest.CodeCleanupUnderWay || p.Values["job"] != "job-1" {
 		t.Errorf("another job meanwhile: %d %+v", status, p)
 	}
 	h.sent(events.CallRefused)
@@ -194,7 +245,10 @@ func TestCleanups(t *testing.T) {
 	if get(); shown.Cleanup.Status != projections.CallRefused || len(shown.Cleanup.Removed) > 0 || shown.Cleanup.Problem == nil || actions(shown) != "cleanup" || !slices.Equal(shown.Allowed[0].Jobs, []string{"job-1", "job-7", "job-8"}) {
 		t.Errorf("%+v %+v", shown.Cleanup, shown.Allowed)
 	}
-	h.tell("alice", "cleanup", "c4", "")
+	h.tell("alice", "cleanup", "c2", `{"why":"again"}`) // it has recorded nothing so far
+	if _, p, status := h.tell("alice", "cleanup", "c2", `{"why":"still"}`); status != 422 || p.Code != ingest.CodeKeyReused {
+		t.Errorf("%d %+v", status, p)
+	}
 	h.sent(events.CallDone)
 	if get(); shown.Cleanup.Status != projections.CallDone || !slices.Equal(shown.Cleanup.Removed, []string{"job-1"}) || shown.State != projections.PhaseFailed {
 		t.Errorf("%+v", shown.Cleanup)
@@ -208,6 +262,10 @@ func TestCleanups(t *testing.T) {
 	}
 	if v, _, status := h.tell("alice", "cleanup", "c6", `{"job_id":"job-8"}`); status != 202 || v.Cleanup.JobID != "job-8" || !slices.Equal(v.Cleanup.Removed, []string{"job-1"}) {
 		t.Errorf("of a stray job: %d %+v", status, v.Cleanup)
+	}
+	// What was done stays done while another one is under way.
+	if _, _, status := h.tell("alice", "cleanup", "c7", ""); status != 200 || facts(h, events.TypeCleanupRequested) != 3 {
+		t.Errorf("%d, %d facts", status, facts(h, events.TypeCleanupRequested))
 	}
 }
 
@@ -238,4 +296,31 @@ func TestNoFurtherCalls(t *testing.T) {
 	if err != nil || s.Rulebook() != 2 || !s.Intent.Offers.Input {
 		t.Errorf("%v, rules %d, offers %+v", err, s.Rulebook(), s.Intent.Offers)
 	}
+}
+
+// Of several who ask for a cleanup at once one is recorded, and nobody else is told so.
+func TestOneOfSeveralCleanups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := further(t, "failed")
+		h.clock.real = true
+		var mu sync.Mutex
+		seen := map[string]int{}
+		var all sync.WaitGroup
+		for i := range 5 {
+			all.Go(func() {
+				w := h.request("alice", "POST", "/v1/operations/"+h.op+"/cleanup", map[string]string{"Idempotency-Key": fmt.Sprint("k", i)}, fmt.Sprintf(`{"why":"%d"}`, i))
+				var p ingest.Problem
+				if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				seen[fmt.Sprint(w.Code, p.Code)]++
+			})
+		}
+		all.Wait()
+		if seen["202"] != 1 || seen["409"+string(ingest.CodeCleanupUnderWay)] != 4 || facts(h, events.TypeCleanupRequested) != 1 {
+			t.Errorf("%v, %d facts", seen, facts(h, events.TypeCleanupRequested))
+		}
+	})
 }

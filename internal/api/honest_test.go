@@ -118,7 +118,11 @@ approval:
 					for _, line := range []string{"attempted", "accepted job-2", "observed input_required"} {
 						h.play(line)
 					}
-					body = `{"input":{"answer":"yes"}}`
+					s, err := h.journal.Current(t.Context(), h.op)
+					if err != nil {
+						t.Fatal(err)
+					}
+					body = fmt.Sprintf(`{"question":"q%d","input":{"answer":"yes"}}`, s.Input.Question)
 				case "cleanup":
 					for _, line := range []string{"attempted", "accepted job-3", "observed failed"} {
 						h.play(line)

@@ -34,7 +34,7 @@ since <time datetime="{{utc .View.Since}}">{{utc .View.Since}}</time>{{if .View.
 {{end}}{{with .Params}}<tr><th>parameters<td><pre>{{.}}</pre>
 {{end}}<tr><th>after a lost answer<td>{{.View.Guarantee.Words}}
 {{with .View.Job}}<tr><th>job<td><code>{{.ID}}</code>{{with .RemoteState}}, the provider says <q>{{.}}</q>{{end}}{{with .Progress}} ({{.}}){{end}}{{if .Adopted}}, not created here{{end}}
-{{end}}{{with .View.Input}}<tr><th>it waits for<td>{{.Text}}{{with .URL}} <a href="{{.}}" rel="noopener noreferrer">answer at the provider</a>{{end}}{{with .Given}} answer {{.Number}} by {{.By}}: {{.Status}}{{end}}
+{{end}}{{with .View.Input}}<tr><th>it waits for<td>{{.Text}}{{with .URL}} <a href="{{.}}" rel="noopener noreferrer">answer at the provider</a>{{end}}{{with .Question}} (question {{.}}){{end}}{{with .Given}} answer {{.Number}} by {{.By}}: {{.Status}}{{end}}
 {{end}}{{with .View.Cleanup}}<tr><th>cleanup<td>of {{.JobID}}, asked for by {{.By}}: {{.Status}}{{with .Removed}}; removed: {{range .}}{{.}} {{end}}{{end}}
 {{end}}{{with .View.Cancel}}<tr><th>cancel<td>wished{{if .TooLate}}, too late{{else if not .Possible}}, not possible{{end}}
 {{end}}{{with .View.Problem}}<tr><th>problem<td>{{.Code}} {{.Message}}{{with .Class}} ({{.}}){{end}}
@@ -133,7 +133,7 @@ func commands(v ingest.View) (list []string) {
 		switch a.Action {
 		case "decide":
 		case "input":
-			list = append(list, "counterfoil input "+v.ID+" --input JSON")
+			list = append(list, "counterfoil input "+v.ID+" --question "+v.Input.Question+" --input JSON")
 		default:
 			list = append(list, "counterfoil "+a.Action+" "+v.ID)
 		}

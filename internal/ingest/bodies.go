@@ -64,7 +64,8 @@ type WhyBody struct {
 
 // InputBody answers what a job waits for.
 type InputBody struct {
-	Input jsontext.Value `json:"input" doc:"The answer, as the contract takes it: a JSON object, passed on byte by byte unless the contract says otherwise. Numbers must survive as doubles: send others as strings."`
+	Question *string        `json:"question" maxLength:"64" example:"q42" doc:"To which question: input.question of the operation as the person saw it. An answer to another than the job waits for now is refused."`
+	Input    jsontext.Value `json:"input" doc:"The answer, as the contract takes it: a JSON object, passed on byte by byte unless the contract says otherwise. Numbers must survive as doubles: send others as strings."`
 }
 
 // CleanupBody asks for what a job left to be removed.

@@ -1,15 +1,19 @@
 package ingest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
+	"github.com/counterfoil/counterfoil/internal/canonical"
 	"github.com/counterfoil/counterfoil/internal/contract"
 	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/projections"
@@ -24,6 +28,16 @@ type AskRequest struct {
 	Key     string // as ParseKey gave it; required
 	Version uint64 // optional: only if the operation is still at this version
 }
+
+// Asked says what came of a request for a further call.
+type Asked int
+
+// What can come of it.
+const (
+	AskedNow    Asked = iota // recorded by this request, and on its way
+	AskedBefore              // recorded by an earlier one under its key
+	NothingToDo              // not recorded: it was done before, whoever asked for it
+)
 
 // AskedView is what somebody asked for and what was seen of it.
 type AskedView struct {
@@ -66,31 +80,37 @@ type asking struct {
 	action Action
 	fact   events.Fact
 	text   []byte // stored before the fact, which names it by its digest
-	// look says why it makes no sense in the state, or that it is under way or done
-	// already.
+	// look says why it makes no sense in the state, or that it is done already.
 	look func(context.Context, projections.State) (idle bool, err error)
 }
 
 // Input records an answer to what the operation's job waits for, to be passed on once:
-// on the very state in which it is wanted, so that of several callers one is heard.
-// replayed says that the key had given this answer before.
-func (v *Service) Input(ctx context.Context, r AskRequest) (View, bool, error) {
+// on the very state in which it is wanted, so that of several callers one is heard, and
+// to the very question that the caller looked at.
+func (v *Service) Input(ctx context.Context, r AskRequest) (View, Asked, error) {
 	var body InputBody
 	if err := decodeStrict(r.Body, &body); err != nil {
-		return View{}, false, err
+		return View{}, AskedNow, err
 	}
 	if len(body.Input) == 0 || string(body.Input) == "null" {
-		return View{}, false, invalid("/input", FieldRequired, "must be a JSON object", nil)
+		return View{}, AskedNow, invalid("/input", FieldRequired, "must be a JSON object", nil)
 	}
 	if body.Input.Kind() != '{' {
-		return View{}, false, invalid("/input", FieldWrongType, "must be a JSON object", nil)
+		return View{}, AskedNow, invalid("/input", FieldWrongType, "must be a JSON object", nil)
 	}
-	text := []byte(body.Input.Clone())
+	if problem := textProblem(text(body.Question), maxQuestion); problem != nil {
+		return View{}, AskedNow, Refuse(problem.at("/question"))
+	}
+	answer := []byte(body.Input.Clone())
+	question := questionOf(body.Question)
 	return v.ask(ctx, asking{
-		AskRequest: r, action: ActInput, text: text,
-		fact: &events.InputSubmitted{Who: r.Caller.Principal, Payload: events.Sum(text)},
+		AskRequest: r, action: ActInput, text: answer,
+		fact: &events.InputSubmitted{Who: r.Caller.Principal, Payload: events.Sum(answer), Question: question},
 		look: func(ctx context.Context, s projections.State) (bool, error) {
 			if refusal := inputRefusal(s); refusal != nil {
+				return false, refusal
+			}
+			if refusal := questionRefusal(s, body.Question); refusal != nil {
 				return false, refusal
 			}
 			if !v.cfg.Directory.MayUse(r.Caller.Principal, s.Intent.Provider, s.Intent.Account) {
@@ -98,9 +118,50 @@ func (v *Service) Input(ctx context.Context, r AskRequest) (View, bool, error) {
 				refusal.Operation, refusal.State, refusal.Allowed = s.Operation, s.Phase, nil
 				return false, refusal
 			}
-			return false, v.checkInput(ctx, s, text)
+			return false, v.checkInput(ctx, s, answer)
 		},
 	})
+}
+
+// A question's name, and the most bytes one is read of.
+const (
+	questionPrefix = "q"
+	maxQuestion    = 64
+)
+
+// questionName is how callers call what the operation's job waits for, "" where it has
+// no name.
+func questionName(s projections.State) string {
+	if s.Phase != projections.PhaseInputRequired || s.Input.Question == 0 {
+		return ""
+	}
+	return questionPrefix + strconv.FormatUint(s.Input.Question, 10)
+}
+
+// questionOf reads a question's name as questionName writes it; 0 is none.
+func questionOf(name *string) uint64 {
+	digits, ok := strings.CutPrefix(text(name), questionPrefix)
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if !ok || err != nil || strconv.FormatUint(n, 10) != digits {
+		return 0
+	}
+	return n
+}
+
+// questionRefusal refuses an answer to something else than what the job waits for, or
+// to nothing in particular.
+func questionRefusal(s projections.State, given *string) *Refusal {
+	waiting := questionName(s)
+	switch {
+	case text(given) == "":
+		r := invalid("/question", FieldRequired, "must be given: input.question of the operation as the person saw it", nil)
+		r.Operation, r.Trace, r.State = s.Operation, s.TraceID(), s.Phase
+		return r
+	case *given != waiting:
+		r := &Refusal{Code: CodeQuestionDiffers, Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
+		return r.Say("the job waits for an answer to question {waiting}, not {question}", Values{"waiting": waiting, "question": clip(clean(*given))})
+	}
+	return nil
 }
 
 // checkInput holds an answer against the operation's contract. One that the contract
@@ -156,21 +217,22 @@ func (v *Service) contractOf(ctx context.Context, s projections.State) (*contrac
 }
 
 // Cleanup records the wish to remove what a job of the operation left, of the
-// operation's own job unless another one of its jobs is named. One that is under way
-// or done is not recorded again. replayed says that the key had asked for it before.
-func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, bool, error) {
+// operation's own job unless another one of its jobs is named. One that is done is not
+// recorded again, and one at a time is under way: what is recorded under a key is told
+// from what is not, so that each key has one meaning for ever.
+func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, Asked, error) {
 	var body CleanupBody
 	if len(r.Body) > 0 {
 		if err := decodeStrict(r.Body, &body); err != nil {
-			return View{}, false, err
+			return View{}, AskedNow, err
 		}
 	}
 	why, err := reason(body.Why)
 	if err != nil {
-		return View{}, false, err
+		return View{}, AskedNow, err
 	}
 	if problem := textProblem(text(body.JobID), MaxText); problem != nil {
-		return View{}, false, Refuse(problem.at("/job_id"))
+		return View{}, AskedNow, Refuse(problem.at("/job_id"))
 	}
 	fact := &events.CleanupRequested{Who: r.Caller.Principal, Why: digestOf(why), JobID: text(body.JobID)}
 	return v.ask(ctx, asking{
@@ -182,7 +244,7 @@ func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, bool, error)
 			if refusal := cleanupRefusal(s, fact.JobID); refusal != nil {
 				return false, refusal
 			}
-			if cleanedUp(s, fact.JobID) {
+			if slices.Contains(s.Cleanup.Done, fact.JobID) {
 				return true, nil
 			}
 			// Whose job it is, before the fact that relies on it (rule 4). A crash in
@@ -201,62 +263,54 @@ func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, bool, error)
 	})
 }
 
-// cleanedUp says whether the cleanup of the job is under way or done, so that another
-// one would say nothing new.
-func cleanedUp(s projections.State, job string) bool {
-	status := s.CleanupStatus()
-	return slices.Contains(s.Cleanup.Done, job) ||
-		s.Cleanup.JobID == job && (status == projections.CallWaiting || status == projections.CallSending)
-}
-
 // ask records a request for a further call.
-func (v *Service) ask(ctx context.Context, a asking) (View, bool, error) {
+func (v *Service) ask(ctx context.Context, a asking) (View, Asked, error) {
 	if a.Key == "" {
-		return View{}, false, keyMissing()
+		return View{}, AskedNow, keyMissing()
 	}
 	for try := range batchTries {
 		if try > 0 {
 			if err := v.beaten(ctx, a.Key, try); err != nil {
-				return View{}, false, fmt.Errorf("%s of %s: %w", a.action, a.ID, err)
+				return View{}, AskedNow, fmt.Errorf("%s of %s: %w", a.action, a.ID, err)
 			}
 		}
-		view, replayed, again, err := v.tryAsk(ctx, a)
+		view, asked, again, err := v.tryAsk(ctx, a)
 		if err != nil || !again {
-			return view, replayed, err
+			return view, asked, err
 		}
 	}
-	return View{}, false, moving()
+	return View{}, AskedNow, moving()
 }
 
-func (v *Service) tryAsk(ctx context.Context, a asking) (view View, replayed, again bool, err error) {
+func (v *Service) tryAsk(ctx context.Context, a asking) (view View, asked Asked, again bool, err error) {
 	s, err := v.load(ctx, a.Caller, a.ID, a.action)
 	if err != nil {
-		return View{}, false, false, err
+		return View{}, AskedNow, false, err
 	}
 	// The fact's id is the request's: a retry finds what it did, whatever became of
 	// the operation since.
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s key %s", s.Operation, hashKey(a.Caller, a.Key)))
 	id := string(a.action) + "-" + hex.EncodeToString(sum[:16])
-	if done, err := v.askedBefore(ctx, s, id, a.fact); done || err != nil {
-		return replayOf(v.view(a.Caller, s), statusSubmitted), done, false, err
+	if done, err := v.askedBefore(ctx, s, id, a); done || err != nil {
+		return replayOf(v.view(a.Caller, s), statusSubmitted), AskedBefore, false, err
 	}
 	if s.Rulebook() > projections.Rules {
-		return View{}, false, false, cancelRefusal(s)
+		return View{}, AskedNow, false, cancelRefusal(s)
 	}
 	if a.Version != 0 && a.Version != s.Facts {
-		return View{}, false, false, stale(s)
+		return View{}, AskedNow, false, stale(s)
 	}
 	idle, err := a.look(ctx, s)
 	switch {
 	case err != nil:
-		return View{}, false, false, err
+		return View{}, AskedNow, false, err
 	case idle:
-		return v.view(a.Caller, s), false, false, nil
+		return v.view(a.Caller, s), NothingToDo, false, nil
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
 	if err := v.keep(ctx, string(a.text)); err != nil {
-		return View{}, false, false, err
+		return View{}, AskedNow, false, err
 	}
 	// On the very state that was looked at, or not at all: what would be noted and
 	// never sent is refused instead. A crash before it leaves nothing, and the caller
@@ -266,15 +320,16 @@ func (v *Service) tryAsk(ctx context.Context, a asking) (view View, replayed, ag
 	}})
 	switch {
 	case err != nil:
-		return View{}, false, false, fmt.Errorf("%s of %s: %w", a.action, a.ID, err)
+		return View{}, AskedNow, false, fmt.Errorf("%s of %s: %w", a.action, a.ID, err)
 	case outcome == journal.Superseded:
-		return View{}, false, true, nil
+		return View{}, AskedNow, true, nil
 	}
-	return v.view(a.Caller, after[0]), false, false, nil
+	return v.view(a.Caller, after[0]), AskedNow, false, nil
 }
 
 // askedBefore says whether the caller's key has recorded this very request.
-func (v *Service) askedBefore(ctx context.Context, s projections.State, id string, want events.Fact) (bool, error) {
+func (v *Service) askedBefore(ctx context.Context, s projections.State, id string, a asking) (bool, error) {
+	want := a.fact
 	lines, err := v.cfg.Journal.Timeline(ctx, s.Operation)
 	if err != nil {
 		return false, fmt.Errorf("%s on %s: %w", want.Type(), s.Operation, err)
@@ -287,7 +342,11 @@ func (v *Service) askedBefore(ctx context.Context, s projections.State, id strin
 		switch have := line.Entry.Event.Fact.(type) {
 		case *events.InputSubmitted:
 			given, ok := want.(*events.InputSubmitted)
-			same = ok && have.Payload == given.Payload
+			if same = ok && have.Question == given.Question; same {
+				if same, err = v.sameAnswer(ctx, have.Payload, a.text); err != nil {
+					return false, fmt.Errorf("%s on %s: %w", want.Type(), s.Operation, err)
+				}
+			}
 		case *events.CleanupRequested:
 			// The operation's own job need not be named.
 			asked, ok := want.(*events.CleanupRequested)
@@ -300,6 +359,30 @@ func (v *Service) askedBefore(ctx context.Context, s projections.State, id strin
 		return true, nil
 	}
 	return false, nil
+}
+
+// sameAnswer says whether an answer that was given means what this text does, whatever
+// the order of its members.
+func (v *Service) sameAnswer(ctx context.Context, given events.Digest, answer []byte) (bool, error) {
+	if given == events.Sum(answer) {
+		return true, nil
+	}
+	text, err := v.cfg.Journal.Payload(ctx, given)
+	if errors.Is(err, journal.ErrNoPayload) {
+		return false, nil // it is gone: nothing but the same bytes is known to be the same
+	}
+	if err != nil {
+		return false, fmt.Errorf("the answer that was given: %w", err)
+	}
+	one, err := canonical.Form(text, MaxBody)
+	if err != nil {
+		return false, fmt.Errorf("the answer that was given: %w", err)
+	}
+	other, err := canonical.Form(answer, MaxBody)
+	if err != nil {
+		return false, gateRefusal(err)
+	}
+	return bytes.Equal(one, other), nil
 }
 
 // inputRefusal says why an answer makes no sense in the state, or nil.
@@ -332,7 +415,7 @@ func cleanupRefusal(s projections.State, job string) *Refusal {
 	ok, why := projections.TakesCleanup(s, job)
 	known := job != "" && (job == s.Job.ID || slices.Contains(s.Strays, job))
 	switch {
-	case ok, cleanedUp(s, job):
+	case ok, slices.Contains(s.Cleanup.Done, job):
 		return nil
 	case !s.Intent.Offers.Cleanup:
 		r.Code = CodeCleanupUnsupported
@@ -353,8 +436,8 @@ func cleanupRefusal(s projections.State, job string) *Refusal {
 		out.Operation, out.Trace, out.State = r.Operation, r.Trace, r.State
 		return out
 	case why == projections.ReasonAttemptOpen:
-		r.Code = CodeCleanupNotAllowed
-		return r.Say("the cleanup of another of its jobs is under way", nil)
+		r.Code = CodeCleanupUnderWay
+		return r.Say("the cleanup of job {job} is under way", Values{"job": verbatim(s.Cleanup.JobID)})
 	}
 	r.Code = CodeCleanupNotAllowed
 	return r.Say("this operation takes no cleanup", nil)

@@ -315,6 +315,9 @@ func readable(fact events.Fact) Fields {
 	case *events.InputSubmitted:
 		w.text("who", f.Who)
 		w.digest("payload", f.Payload)
+		if f.Question != 0 {
+			w.number("question", f.Question)
+		}
 	case *events.InputAttempted:
 		w.attempt(&f.Attempt)
 	case *events.InputAnswered:

@@ -131,6 +131,8 @@ type JobView struct {
 type InputView struct {
 	URL  string `json:"url,omitempty" format:"uri" doc:"Where it is given, at the provider: to be handed to the person. Its secret parts are left out for who may not decide."`
 	Text string `json:"text,omitempty" doc:"What it is, in the provider's words, cleaned."`
+	// Question is the name an answer gives.
+	Question string `json:"question,omitempty" doc:"The name of this question, to be sent with the answer. It stays while reads say the same, and is another when the job has gone on, url or text is another, or an answer was passed on. Left out where no answer can be passed on, or none is asked for."`
 	// Given is the newest answer given here.
 	Given *AskedView `json:"given,omitempty" doc:"The newest answer that was given here. Whether the job goes on with it, its state says."`
 }
@@ -258,6 +260,7 @@ func ViewOf(s projections.State, now time.Time) View {
 	}
 	if s.Phase == projections.PhaseInputRequired {
 		v.Input.URL, v.Input.Text = s.Job.InputURL, clean(s.Job.InputText)
+		v.Input.Question = questionName(s)
 	}
 	v.Cleanup = cleanupView(s)
 	if s.Intent.ExpectForm == events.ExpectRule {

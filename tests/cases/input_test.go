@@ -30,7 +30,7 @@ func TestInputIsHandedOver(t *testing.T) {
 		h.Wait(id, time.Minute, "input_required")
 		at := "/v1/operations/" + id
 		a := ask(t, h, "GET", at, "")
-		if want := `"input":{"url":"https://provider.test/confirm?token=canary-hand-over","text":"Is this what you want?"}`; !strings.Contains(a.body, want) {
+		if want := `"input":{"url":"https://provider.test/confirm?token=canary-hand-over","text":"Is this what you want?","question":"q`; !strings.Contains(a.body, want) {
 			t.Errorf("no %s in %s", want, a.body)
 		}
 		if shown := ask(t, h, "GET", "/operations/"+id, ""); !strings.Contains(shown.body, `<a href="https://provider.test/confirm?token=canary-hand-over" rel="noopener noreferrer">`) {
@@ -67,8 +67,9 @@ func TestInputAndCleanup(t *testing.T) {
 		if _, err := h.Client.Keyed("c0").Cleanup(t.Context(), id, "", ""); problemOf(t, err).Code != "cleanup_not_allowed" {
 			t.Errorf("a cleanup of a job that waits: %v", err)
 		}
+		first := op   // as two people see it
 		for range 2 { // its own answer may be lost, too: the same key says the same
-			if op, err := h.Client.Keyed("i1").Answer(t.Context(), id, []byte(`{"answer": "yes", "n": 1.50}`)); err != nil || op.Input.Given == nil || op.Input.Given.Number != 1 {
+			if op, err := h.Client.Keyed("i1").Answer(t.Context(), first, []byte(`{"answer": "yes", "n": 1.50}`)); err != nil || op.Input.Given == nil || op.Input.Given.Number != 1 {
 				t.Fatalf("%v %+v", err, op.Input)
 			}
 		}
@@ -78,7 +79,17 @@ func TestInputAndCleanup(t *testing.T) {
 		if op = h.Wait(id, time.Minute, "input_required"); !strings.Contains(op.Input.Text, "question 2") {
 			t.Errorf("%+v", op.Input)
 		}
-		if _, err := h.Client.Keyed("i2").Answer(t.Context(), id, []byte(`{"answer":"no"}`)); err != nil {
+		// The other one is slow, and its answer is to the first question: it reaches nobody.
+		if _, err := h.Client.Keyed("i1b").Answer(t.Context(), first, []byte(`{"answer":"yes, all of it"}`)); problemOf(t, err).Code != "question_differs" || problemOf(t, err).Retryable {
+			t.Errorf("an answer to what was asked before: %v", err)
+		}
+		if first.Input.Question == "" || op.Input.Question == first.Input.Question {
+			t.Errorf("the questions are %q and %q", first.Input.Question, op.Input.Question)
+		}
+		if again, err := h.Client.Keyed("i1").Answer(t.Context(), first, []byte(`{"n": 1.5, "answer": "yes"}`)); err != nil || again.OriginalStatus != 202 {
+			t.Errorf("the first answer, again: %v %d", err, again.OriginalStatus)
+		}
+		if _, err := h.Client.Keyed("i2").Answer(t.Context(), op, []byte(`{"answer":"no"}`)); err != nil {
 			t.Fatal(err)
 		}
 		if op = h.Wait(id, 2*time.Minute, "succeeded"); op.Input == nil || op.Input.Given.Status != client.AskedDone || op.Input.Given.Number != 2 {

@@ -240,7 +240,7 @@ func answerOnce(ctx context.Context, r *rig, op client.Operation) error {
 	if op.State != "input_required" || op.Input.Given != nil {
 		return nil
 	}
-	_, err := r.Client.Keyed("answer").Answer(ctx, op.ID, []byte(answerText))
+	_, err := r.Client.Keyed("answer").Answer(ctx, op, []byte(answerText))
 	return err
 }
 

@@ -482,7 +482,7 @@ func (a *actor) further(ctx context.Context, j *journal.Journal) {
 				continue
 			}
 			e.ID = fmt.Sprintf("input-%s-%d", op.id, s.Input.Number+1)
-			e.Fact = &events.InputSubmitted{Who: "alice", Payload: events.Sum(answer)}
+			e.Fact = &events.InputSubmitted{Who: "alice", Payload: events.Sum(answer), Question: s.Input.Question}
 		case len(jobs) > 0 && s.Cleanup.Number < 3 && w.chance(w.cfg.Cleans):
 			f := &events.CleanupRequested{Who: "alice", JobID: jobs[w.rng.IntN(len(jobs))]}
 			if f.Claim, err = j.Claim(ctx, s.Intent.Provider, s.Intent.Account, f.JobID, op.id); err != nil || f.Claim != events.ClaimOwn {
