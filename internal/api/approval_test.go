@@ -171,8 +171,8 @@ func TestApprovalRefused(t *testing.T) {
 		{"boss", `"v1"`, strings.Replace(good, "approve", "deny", 1), 403, ingest.CodeSelfApproval},
 		{"reader", `"v1"`, good, 403, ingest.CodeForbidden},
 		{"blind", `"v1"`, good, 404, ingest.CodeNotFound},
-		{"alice", `"v1"`, good, 404, ingest.CodeNotFound},
-		{"nothing", `"v1"`, good, 404, ingest.CodeNotFound},
+		{"alice", `"v1"`, good, 403, ingest.CodeForbidden},
+		{"nothing", `"v1"`, good, 403, ingest.CodeForbidden},
 		{"approver", `"v2"`, good, 412, ingest.CodeStale},
 		{"approver", "", good, 428, ingest.CodePrecondition},
 		{"approver", `"v1"`, other, 409, ingest.CodeApprovalDiffers},
@@ -190,6 +190,16 @@ func TestApprovalRefused(t *testing.T) {
 		}
 		if c.code == ingest.CodeForbidden && c.as == "reader" && p.Requires != ingest.ScopeApprove {
 			t.Errorf("%s", w.Body)
+		}
+	}
+	// Whoever does not see it cannot tell it from one that is not there.
+	for _, who := range []string{"alice", "nothing", "blind"} {
+		_, _, there := h.decide(who, "a", `"v1"`, good)
+		h.op = h.op[:len(h.op)-1] + map[bool]string{true: "1", false: "0"}[strings.HasSuffix(h.op, "0")]
+		_, _, none := h.decide(who, "a", `"v1"`, good)
+		h.op = v.ID
+		if there.Code != none.Code || there.Detail != none.Detail || there.Requires != none.Requires || there.Operation != "" || there.State != "" {
+			t.Errorf("%s: %+v, of none %+v", who, there, none)
 		}
 	}
 	if n := h.stored(); n != before {

@@ -119,8 +119,8 @@ type Config struct {
 	// Accounts lists the configured accounts.
 	Accounts func(ctx context.Context) []Account
 	// CredentialsFile says why the credentials file as it is now is not in use, and
-	// since when; "" if it is. Writing is since when it is seen being written in
-	// place; zero if it is not. Nil where there is none.
+	// since when; "" if it is. Writing is since when it is seen being written,
+	// or new; zero if it is neither. Nil where there is none.
 	CredentialsFile func() (problem string, since, writing time.Time)
 	// PolicyFile says the same of the policy file. Nil where there is none.
 	PolicyFile func() (problem string, since, writing time.Time)
@@ -332,7 +332,7 @@ func (v *visit) accounts() []Account {
 			v.add(file.name, "", Fail, fmt.Sprintf("not in use as it is since %s, what it said before still holds: %s", clock(since), problem), "correct the file; it is read again by itself")
 		}
 		if !writing.IsZero() {
-			v.add(file.name, "", Warn, "being written in place since "+clock(writing)+", what it said before still holds", "leave it alone: it is read once nobody has written it for 10 s; a file that is renamed into its place counts at once")
+			v.add(file.name, "", Warn, "being written, or new, since "+clock(writing)+", what it said before still holds", "leave it alone: it is read once nobody has written it for 10 s; one that is renamed into its place counts at once if it was last written a minute ago or more")
 		}
 	}
 	list := v.d.cfg.Accounts(v.ctx)

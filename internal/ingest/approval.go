@@ -150,6 +150,10 @@ func (v *Service) approvable(ctx context.Context, caller Caller, id string) (pro
 	s, err := v.cfg.Journal.Current(ctx, id)
 	switch {
 	case errors.Is(err, journal.ErrNoOperation), errors.Is(err, journal.ErrBadName):
+		// What is not there is refused as an operation that the caller does not see.
+		if refusal := v.May(caller, Right{Action: ActApprove}); refusal != nil {
+			return projections.State{}, refusal
+		}
 		return projections.State{}, noOperation()
 	case err != nil:
 		return projections.State{}, fmt.Errorf("read %s: %w", id, err)

@@ -247,10 +247,10 @@ func (c Caller) mayApprove(principal string) *Refusal {
 	switch {
 	case principal == c.Principal && principal != "":
 		return selfApproval()
+	case !c.has(ScopeApprove): // first, and of every other operation alike: it tells of none
+		return forbidden(ScopeApprove)
 	case principal == "" && !others, principal != "" && !c.sees(principal):
 		return noOperation()
-	case !c.has(ScopeApprove):
-		return forbidden(ScopeApprove)
 	}
 	return nil
 }

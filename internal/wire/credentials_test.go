@@ -168,10 +168,13 @@ func (f *followed) config(optional bool) wire.CredentialsConfig {
 	}
 }
 
-// write replaces the file and lets its next look come.
+// write replaces the file by one that was written long ago, and lets its next look come.
 func (f *followed) write(text string) {
 	f.t.Helper()
 	if err := os.WriteFile(f.path+".new", []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.Chtimes(f.path+".new", time.Time{}, f.now.Add(-time.Hour)); err != nil {
 		f.t.Fatal(err)
 	}
 	if err := os.Rename(f.path+".new", f.path); err != nil {
@@ -342,6 +345,8 @@ func TestCredentialsAreFollowed(t *testing.T) {
 	}
 	f.log.Reset()
 	f.write("credentials: 1\nproviders: {example: {one: {credential: env:ONE}}}\n")
+	is("before the repair counts", "env:TWO") // the name was gone
+	f.now = f.now.Add(10 * time.Second)
 	is("after the repair", "env:ONE")
 	if s := file.Status(); s.Problem != "" || !s.Since.IsZero() || !s.Loaded.Equal(f.now) {
 		t.Errorf("status after the repair %+v", s)
@@ -359,7 +364,7 @@ func TestCredentialsAreFollowed(t *testing.T) {
 
 // A file that is written in place, in pieces, counts once it has been left alone
 // for 10 s: a half of it lacks the denials at its end. One that is renamed into
-// place counts at the next look, also in the middle of that.
+// place and was written long ago counts at the next look, also in the middle of that.
 func TestCredentialsWrittenInPlace(t *testing.T) {
 	const head = "credentials: 1\nproviders: {example: {one: {credential: env:"
 	text := func(v string) string { return head + v + "}}}\n" }
@@ -501,6 +506,10 @@ func TestOptionalCredentials(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 	f.write("credentials: 1\nproviders: {example: {default: {credential: env:LATE}}}\n")
+	if a, err := c.Account("example", "default"); err != nil || a != (poller.Account{}) || file.Status().Writing.IsZero() {
+		t.Errorf("at once %+v, %v", a, err)
+	}
+	f.now = f.now.Add(10 * time.Second)
 	if a, err := c.Account("example", "default"); err != nil || a.Credential != "env:LATE" {
 		t.Errorf("after it was written %+v, %v", a, err)
 	}

@@ -16,16 +16,19 @@ import (
 // fileEvery is how often, at most, a file is looked at for changes.
 const fileEvery = time.Second
 
-// fileRest is how long a file that is changed in place must have been left alone
-// before it is taken up: until then it may be half written, and what is missing at its
-// end may be a denial.
+// fileRest is how long a file must have been left alone before it is taken up: until
+// then it may be half written, and what is missing at its end may be a denial.
 const fileRest = 10 * time.Second
+
+// fileOld is how long ago, by its time of change, a file that takes the place of another
+// must have been written to count at once: longer than a file server's clock is behind.
+const fileOld = time.Minute
 
 // fileNews is what the operator is told of a file that is followed.
 type fileNews int
 
 const (
-	fileWritten  fileNews = iota // in place: it is not taken up yet
+	fileWritten  fileNews = iota // lately: it is not taken up yet
 	fileUnusable                 // as it is now
 	fileTaken                    // up
 )
@@ -47,9 +50,14 @@ type fileConfig[T any] struct {
 // followed follows a file of the operator's. What is asked of it is answered from the
 // newest version of the file that could be read whole: it is looked at when it is used,
 // at most once a second, and a version that is wrong, cannot be read or is gone changes
-// nothing and is told once. A file that replaced the one before is taken up at the next
-// look; one that is changed in place, once it has been left alone for 10 s. Safe for
-// concurrent use.
+// nothing and is told once. Whatever way another version came about, it is taken up once
+// it has been left alone for 10 s. Safe for concurrent use.
+//
+// Who makes a file under the name of one that was moved away or removed a moment before
+// leaves what a rename leaves: another file. So the way a version came about does not
+// say that it is whole, and only the time since it was written does. One that took the
+// place of another and was not written for a minute by its time of change is taken up at
+// the next look, so that a whole file can be made to count at once.
 //
 // There is no durable step here: a restart reads the file afresh, and refuses to start
 // where a running process would have kept the version before.
@@ -60,17 +68,19 @@ type followed[T any] struct {
 
 	mu      sync.Mutex  // held while the file is looked at
 	looked  time.Time   // when it was last; guarded by mu
-	seen    fs.FileInfo // the version that was last read, good or not; guarded by mu
-	pending writing     // the version that came about in place and was not read yet; guarded by mu
+	opened  bool        // since then what is in force goes on until a version rests; guarded by mu
+	seen    fs.FileInfo // the version that was last read, good or not; nil: the file was gone; guarded by mu
+	pending writing     // the version that was not read yet; guarded by mu
 	changed func()      // called with mu held after another version was taken up; guarded by mu
 	status  FileStatus  // guarded by mu
 }
 
-// writing is a version of the file that came about in place.
+// writing is a version of the file that may still be written.
 type writing struct {
-	info   fs.FileInfo // nil: there is none
-	before time.Time   // the last look that found another version
-	first  time.Time   // the first look that found this one
+	info     fs.FileInfo // nil: there is none
+	before   time.Time   // the last look that found another version, or none
+	first    time.Time   // the first look that found this one
+	replaced bool        // it is another file than the one before, which was there at that look
 }
 
 // FileStatus says what is known of a file that is followed.
@@ -85,8 +95,8 @@ type FileStatus struct {
 	// it is not in what the file says. It names no value and no principal.
 	Where string
 	Since time.Time // of the problem
-	// Writing is since when the file is seen being written in place; it is read
-	// once it has been left alone for 10 s. Zero if it is not being written.
+	// Writing is since when the file is seen to be new or being written; it is read
+	// once it has been left alone for 10 s. Zero if it is neither.
 	Writing time.Time
 }
 
@@ -99,6 +109,7 @@ func (c *followed[T]) open() error {
 	if c.status.Problem != "" {
 		return errors.New(c.status.Problem)
 	}
+	c.opened = true
 	return nil
 }
 
@@ -140,7 +151,7 @@ func (c *followed[T]) refreshLocked() {
 	switch now := c.current.Load(); {
 	case c.status.Problem != "" && c.status.Problem != problem:
 		c.cfg.told(fileUnusable, c.status.Problem)
-	case c.status.Problem == "" && problem != "", now != before:
+	case c.status.Problem == "" && problem != "" && c.status.Writing.IsZero(), now != before:
 		c.cfg.told(fileTaken, "")
 	}
 	if c.current.Load() != before && c.changed != nil {
@@ -156,6 +167,8 @@ func (c *followed[T]) lookLocked() {
 	switch {
 	case (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) && c.cfg.optional && c.current.Load() == nil:
 		c.status.Problem, c.status.Where, c.status.Since = "", "", time.Time{} // none is needed
+		c.seen = nil
+		c.restLocked()
 		return
 	case err != nil:
 		c.seen = nil
@@ -174,8 +187,8 @@ func (c *followed[T]) lookLocked() {
 		c.problemLocked(now, fmt.Errorf("%s: %w", c.cfg.what, err))
 		return
 	}
-	if c.current.Load() != nil && changedInPlace(info, read) {
-		c.pendLocked(read, now, now) // written since it was looked at
+	if c.opened && (!os.SameFile(info, read) || changedInPlace(info, read)) {
+		c.pendLocked(read, now, now) // written or replaced since it was looked at
 		return
 	}
 	c.restLocked()
@@ -189,9 +202,9 @@ func (c *followed[T]) lookLocked() {
 		// Written while it was read: this may be half of it. The next look tells.
 		c.seen = nil
 		switch {
-		case c.current.Load() == nil:
+		case !c.opened:
 			c.problemLocked(now, fmt.Errorf("%s: %s was written while it was read", c.cfg.what, c.cfg.path))
-		case err == nil && changedInPlace(read, after):
+		case err == nil && (!os.SameFile(read, after) || changedInPlace(read, after)):
 			c.pendLocked(after, now, now)
 		}
 		return
@@ -200,24 +213,33 @@ func (c *followed[T]) lookLocked() {
 	c.status.Loaded, c.status.Problem, c.status.Where, c.status.Since = now, "", "", time.Time{}
 }
 
-// writtenLocked says whether the file as it is found now is to be left alone: it
-// was changed in place, and not long enough ago. last is the look before this one.
+// writtenLocked says whether the file as it is found now is to be left alone: it is
+// another version, and may still be written. last is the look before this one.
 //
 // Its time of change tells, by our clock. A file server's clock may differ, and
 // that time can be set to anything, so our own looks must agree: for 10 s none
-// found another version. Where it is ahead of our clock only looks count, from
-// the first that found this version.
+// found another version, or none at all. Of a file that took the place of another, which
+// is mostly renamed there whole, that time is believed if it is a minute ago: what was
+// made there since the last look would be younger. Where it is ahead of our clock only
+// looks count, from the first that found this version.
 func (c *followed[T]) writtenLocked(info fs.FileInfo, now, last time.Time) bool {
 	was := c.pending.info
 	if was == nil {
 		was = c.seen
 	}
 	switch {
-	case c.current.Load() == nil || was == nil:
-		return false // nothing is in force that could go on, or the file was gone
-	case !os.SameFile(was, info):
-		c.restLocked() // replaced whole
+	case !c.opened:
+		return false // nothing is in force that could go on
+	case c.seen != nil && sameVersion(c.seen, info):
+		c.restLocked() // the one that was read last is back, or was never gone
 		return false
+	case was == nil: // it was gone
+		c.pendLocked(info, now, last)
+		// That it is gone is no longer so. What else is wrong is told when it would count.
+		c.status.Problem, c.status.Where, c.status.Since = "", "", time.Time{}
+	case !os.SameFile(was, info):
+		c.pendLocked(info, now, last)
+		c.pending.replaced = true
 	case changedInPlace(was, info):
 		c.pendLocked(info, now, last)
 	case c.pending.info == nil:
@@ -227,11 +249,12 @@ func (c *followed[T]) writtenLocked(info fs.FileInfo, now, last time.Time) bool 
 	if p.before.After(now) || p.first.After(now) { // the clock was set back
 		p.before, p.first = now, now
 	}
-	rested := min(now.Sub(p.before), now.Sub(info.ModTime()))
-	if info.ModTime().After(now) {
+	age := now.Sub(info.ModTime())
+	rested := min(now.Sub(p.before), age)
+	if age < 0 {
 		rested = now.Sub(p.first)
 	}
-	if rested >= fileRest {
+	if rested >= fileRest || p.replaced && age >= fileOld {
 		return false
 	}
 	if c.status.Writing.IsZero() {

@@ -49,8 +49,8 @@ func OpenCredentials(cfg CredentialsConfig) (*Credentials, error) {
 		told: func(news fileNews, problem string) {
 			switch news {
 			case fileWritten:
-				cfg.Log.Warn("the credentials file is being written in place; what it said before holds until it has been left alone",
-					"file", cfg.Path, "for", fileRest.String(), "hint", "write a new file beside it and rename it: that counts at once")
+				cfg.Log.Warn("the credentials file is being written, or new; what it said before holds until it has been left alone",
+					"file", cfg.Path, "for", fileRest.String(), "hint", "one that is renamed over the old one counts at once if it was last written a minute ago or more")
 			case fileUnusable:
 				cfg.Log.Error("the credentials file cannot be used; what it said before still holds", "file", cfg.Path, "problem", problem)
 			case fileTaken:

@@ -122,11 +122,11 @@ func (s *Service) checks() []telemetry.Check {
 		})
 	}
 	if s.cfg.Credentials != nil {
-		list = append(list, fileCheck("credentials", "The credentials file as it is now is not in use; the version before it is. It is wrong, or being written in place: then it counts once it has been left alone for 10 s. The log says which.",
+		list = append(list, fileCheck("credentials", "The credentials file as it is now is not in use; the version before it is. It is wrong, or being written, or new: then it counts once it has been left alone for 10 s. The log says which.",
 			s.cfg.Credentials.Status))
 	}
 	if s.cfg.Rules != nil {
-		list = append(list, fileCheck("policy", "The policy file as it is now is not in use; the rules before it are. It is wrong, or being written in place: then it counts once it has been left alone for 10 s. The log says which.",
+		list = append(list, fileCheck("policy", "The policy file as it is now is not in use; the rules before it are. It is wrong, or being written, or new: then it counts once it has been left alone for 10 s. The log says which.",
 			s.cfg.Rules.Status))
 	}
 	if s.reserve != nil {

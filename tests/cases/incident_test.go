@@ -329,7 +329,7 @@ func TestBrokenCredentialsShow(t *testing.T) {
 			t.Fatal(err)
 		}
 		shows(true, "being written")
-		told("being written in place since ")
+		told("being written, or new, since ")
 		time.Sleep(10 * time.Second)
 		shows(false, "")
 		told()
