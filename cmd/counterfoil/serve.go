@@ -206,7 +206,7 @@ type local struct {
 const (
 	firstPrincipal  = "local"
 	keysName        = "keys.jsonl"
-	credentialsName = "credentials.yaml"
+	credentialsName = broker.CredentialsName
 )
 
 // open starts the store and builds the service over it. builtin replaces the

@@ -146,6 +146,64 @@ func TestDirectoryLeftByACrashedFirstStartIsAccepted(t *testing.T) {
 	})
 }
 
+// The credentials file may be in a new directory before the first start, and nothing else.
+func TestDirectoryWithCredentialsIsNew(t *testing.T) {
+	for text, ours := range map[string]bool{
+		"credentials: 1\n": true,
+		"\n# of ours\n---\ncredentials: 1\nproviders: {}\n": true,
+		"credentials: x\n":         true, // which is told with its place
+		"user: somebody\n":         false,
+		"# credentials: 1\n":       false,
+		"a: 1\ncredentials: 1\n":   false,
+		"[default]\ncredentials: ": false,
+		"":                         false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			dir := t.TempDir()
+			name := filepath.Join(dir, broker.CredentialsName)
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			i, err := broker.Inspect(dir)
+			if ours != (err == nil) || !ours && !errors.Is(err, broker.ErrForeign) || i.Made {
+				t.Fatalf("%+v, %v", i, err)
+			}
+			if !ours {
+				if _, err := broker.Start(config(dir, "run")); !errors.Is(err, broker.ErrForeign) || !strings.Contains(err.Error(), name[len(dir)+1:]) {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, "thesis.txt"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := broker.Start(config(dir, "run")); !errors.Is(err, broker.ErrForeign) {
+				t.Fatalf("beside another file: %v", err)
+			}
+			left, err := os.ReadDir(dir)
+			if kept, _ := os.ReadFile(name); err != nil || len(left) != 2 || string(kept) != text {
+				t.Fatalf("the refused directory holds %v, %v", left, err)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(brokertest.Outlast)
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, broker.CredentialsName), []byte("credentials: 1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		start(t, config(dir, "run"))
+	})
+	t.Run("a directory of that name", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, broker.CredentialsName), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := broker.Start(config(dir, "run")); !errors.Is(err, broker.ErrForeign) {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestSecondProcessIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	other := exec.CommandContext(t.Context(), os.Args[0])

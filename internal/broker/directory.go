@@ -21,6 +21,9 @@ const (
 	runsName   = "runs"      // one line per start and per orderly stop
 	storeName  = "jetstream" // the server's own
 
+	// CredentialsName is the operator's own file, which may be there before a first start.
+	CredentialsName = "credentials.yaml"
+
 	streamsName = "jetstream/$G/streams" // in the server's own, with a directory for each stream
 )
 
@@ -30,6 +33,9 @@ const (
 	Format = 1
 
 	maxPIDFile = 32 // bytes
+
+	credentialsStart = "credentials:" // its first field
+	maxPreamble      = 64 << 10       // bytes of comments before it
 )
 
 // ErrForeign says that a directory holds something and was not made by this
@@ -132,18 +138,56 @@ func checkOurs(path string) error {
 	return nil
 }
 
-// checkEmpty accepts what a first start that crashed may have left.
+// checkEmpty accepts what a first start that crashed may have left, and a credentials
+// file, which may be put there before it.
 func checkEmpty(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return fmt.Errorf("read data directory: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != lockName && e.Name() != formatName+".new" {
+		switch e.Name() {
+		case lockName, formatName + ".new":
+		case CredentialsName:
+			if err := checkCredentials(filepath.Join(path, e.Name())); err != nil {
+				return fmt.Errorf("%s: %w: it holds no file %q, and of its file %q: %w", path, ErrForeign, formatName, e.Name(), err)
+			}
+		default:
 			return fmt.Errorf("%s: %w: it holds %q and no file %q", path, ErrForeign, e.Name(), formatName)
 		}
 	}
 	return nil
+}
+
+// checkCredentials says whether the file begins as one of ours, so that a file of that
+// name alone does not make another program's directory ours. Whether it is right is not
+// asked here.
+func checkCredentials(name string) error {
+	if info, err := os.Stat(name); err != nil {
+		return err
+	} else if !info.Mode().IsRegular() {
+		return errors.New("not a regular file")
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(f)
+	text, err := io.ReadAll(io.LimitReader(f, maxPreamble))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line == "---" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if strings.HasPrefix(line, credentialsStart) {
+			return nil
+		}
+		break
+	}
+	return fmt.Errorf("it does not begin with %q", credentialsStart)
 }
 
 func takeLock(path string) (*os.File, error) {
