@@ -29,7 +29,7 @@ func (a *app) mcpCommand() *cobra.Command {
 		Long: `Serve the operations of a running service as tools of the Model Context Protocol,
 on standard input and output, for an agent that starts its tools itself. The
 service and the key are named as for every other command. It ends when its input
-does.
+does and what was asked in it is answered.
 
 A service also answers at /mcp, which needs no process beside the agent. See
 docs/MCP.md.`,

@@ -263,10 +263,17 @@ func clip(s string) string {
 func (w *heldBack) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Serve serves the tools over one client's input and output, a message a line,
-// until the input or ctx ends. Both are closed then.
+// until ctx ends, or the input does and what was asked in it is answered. A line that is
+// no message is answered and left out. Both are closed then.
 func Serve(ctx context.Context, o Options, use UseCases, in io.ReadCloser, out io.WriteCloser) error {
 	ctx = withCaller(ctx, &caller{use: use, may: func(ctx context.Context) func(string) bool { return mayBySaying(ctx, use) }})
-	err := newServer(o).sdk.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
+	from, into := io.Pipe()
+	l := newLines(in, out)
+	reading := make(chan struct{})
+	go func() { defer close(reading); l.run(ctx, into) }()
+	err := newServer(o).sdk.Run(ctx, &mcp.IOTransport{Reader: from, Writer: l})
+	_ = in.Close() // it is given up
+	<-reading
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
 		return nil
 	}

@@ -1,0 +1,106 @@
+package mcpapi
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+type written struct{ bytes.Buffer }
+
+func (*written) Close() error { return nil }
+
+// converse has the lines read to the end of the input, and gives the lines of the output.
+func converse(t *testing.T, use UseCases, list ...string) []string {
+	t.Helper()
+	var out written
+	in := io.NopCloser(strings.NewReader(strings.Join(list, "\n")))
+	o := Options{Build: "test", Base: "http://127.0.0.1:7766", Now: time.Now, Stopping: t.Context(), Log: slog.New(slog.DiscardHandler)}
+	if err := Serve(t.Context(), o, use, in, &out); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+}
+
+const (
+	begin = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	begun = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+)
+
+func ping(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}` }
+
+// slow is a service whose answers take their time.
+type slow struct {
+	UseCases
+	release chan struct{}
+}
+
+func (s slow) Get(ctx context.Context, _ string) (Answer, error) {
+	select {
+	case <-s.release:
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	}
+	return Answer{Document: []byte(`{"id":"op_1","state":"succeeded"}`)}, nil
+}
+
+func (s slow) Capabilities(context.Context) (Answer, error) {
+	return Answer{Document: []byte(`{"actions":[{"action":"read","allowed":true}]}`)}, nil
+}
+
+func TestLinesThatAreNoMessages(t *testing.T) {
+	wrong := map[string]string{
+		`garbage`: "-32700", `{"jsonrpc":"2.0","id":`: "-32700", `42`: "-32600", `null`: "-32600", `[]`: "-32600", `[1]`: "-32600",
+		`{"jsonrpc":"1.0","id":1,"method":"ping"}`: "-32600", `{"jsonrpc":"2.0","id":1}`: "-32600", `{"jsonrpc":"2.0","id":1,"method":7}`: "-32600",
+	}
+	for line, code := range wrong {
+		got := converse(t, nil, begin, begun, line, "", ping("7"))
+		if len(got) != 3 || !strings.Contains(strings.Join(got, "\n"), `"code":`+code) || !strings.Contains(strings.Join(got, "\n"), `"id":7,"result"`) {
+			t.Errorf("%s is answered\n%s", line, strings.Join(got, "\n"))
+		}
+	}
+}
+
+// What was read is answered, also where the input ends right behind it, without a line
+// end, and the answer takes a while.
+func TestWhatWasAskedIsAnswered(t *testing.T) {
+	s := slow{release: make(chan struct{})}
+	go func() { close(s.release) }()
+	got := converse(t, s, begin, begun, `{"jsonrpc":"2.0","id":"last","method":"tools/call","params":{"name":"get_operation","arguments":{"id":"op_1"}}}`)
+	if text := strings.Join(got, "\n"); !strings.Contains(text, `"id":"last","result"`) || !strings.Contains(text, "succeeded") {
+		t.Errorf("answered\n%s", text)
+	}
+}
+
+func TestLongLineEndsIt(t *testing.T) {
+	in := io.NopCloser(strings.NewReader(begin + "\n" + strings.Repeat("x", maxLine+1)))
+	o := Options{Build: "test", Now: time.Now, Stopping: t.Context(), Log: slog.New(slog.DiscardHandler)}
+	if err := Serve(t.Context(), o, nil, in, &written{}); err == nil || !strings.Contains(err.Error(), "16 MiB") {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// FuzzLines: whatever the line, it is passed on or answered, and nothing of it is lost.
+func FuzzLines(f *testing.F) {
+	for _, line := range []string{begin, begun, ping("1"), "garbage", "[]", `[{"jsonrpc":"2.0","method":"x"}]`, `{"jsonrpc":"2.0","id":null,"error":{}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`} {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			return
+		}
+		var out written
+		var passed bytes.Buffer
+		l := newLines(nil, &out)
+		if err := l.pass(line, &passed); err != nil {
+			t.Fatal(err)
+		}
+		if (passed.Len() == 0) == (out.Len() == 0) || passed.Len() > 0 && !bytes.Equal(passed.Bytes(), append(bytes.Clone(line), '\n')) {
+			t.Fatalf("%q is passed on as %q and answered with %q", line, &passed, &out)
+		}
+	})
+}
