@@ -48,6 +48,11 @@ type Submission struct {
 	// ValidateOnly is no part of what is asked for: nothing is to be recorded.
 	ValidateOnly bool
 
+	// empty are members that are there and say nothing, where leaving them out is how to say
+	// that. They are part of the meaning, so that a replay of what was recorded when they
+	// were taken is still one; what is not recorded yet is refused.
+	empty []string
+
 	// meaning is the canonical form of everything in the body but provider,
 	// account, action, session and validate_only: what the fingerprint is over.
 	meaning []byte
@@ -72,6 +77,13 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	var s Submission
 	var problems []FieldError
 	add := func(problem FieldError) { problems = append(problems, problem) }
+	filled := func(field string, v *string) *string {
+		if v != nil && *v == "" {
+			s.empty = append(s.empty, field)
+			return nil
+		}
+		return v
+	}
 	name := func(field string, v *string, fallback string) string {
 		switch {
 		case v == nil && fallback != "":
@@ -96,7 +108,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 		return *v
 	}
 	id := func(field string, v *string) string {
-		if v == nil || *v == "" {
+		if v = filled(field, v); v == nil {
 			return ""
 		}
 		if checkID(field, *v) != nil {
@@ -120,7 +132,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.Provider = name("/provider", w.Provider, "")
 	s.Account = name("/account", w.Account, DefaultAccount)
 	s.Action = text("/action", w.Action, MaxTagName)
-	s.Expect = text("/expect", w.Expect, MaxText)
+	s.Expect = text("/expect", filled("/expect", w.Expect), MaxText)
 	s.Approval = text("/approval", w.Approval, MaxText)
 	s.Reference = text("/client_reference", w.Reference, MaxText)
 	s.Session = text("/session", w.Session, MaxText)
@@ -145,7 +157,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	if s.RetryOf != "" && s.RetryOf == s.Replaces {
 		add(Wrong("/retry_of", FieldNotAllowed, "is the operation that replaces names", nil))
 	}
-	s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName)
+	s.MaxCost = text("/max_cost", filled("/max_cost", w.MaxCost), MaxTagName)
 	if _, ok := contract.ParseDecimal(s.MaxCost); s.MaxCost != "" && !ok {
 		add(Wrong("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most {whole_digits} digits before and {fraction_digits} after the point`,
 			Values{"whole_digits": contract.DecimalWhole, "fraction_digits": contract.DecimalFraction}))
@@ -180,6 +192,19 @@ func DecodeSubmission(body []byte) (Submission, error) {
 		return Submission{}, err
 	}
 	return s, nil
+}
+
+// stated refuses members that are there and say nothing: who sends an empty bound must not
+// believe that there is one.
+func (s *Submission) stated() error {
+	var problems []FieldError
+	for _, field := range s.empty {
+		problems = append(problems, Wrong(field, FieldNotAllowed, "must not be empty: leave it out if there is none", nil))
+	}
+	if len(problems) > 0 {
+		return Refuse(problems...)
+	}
+	return nil
 }
 
 // badName refuses what is no name of a provider, account or principal.
