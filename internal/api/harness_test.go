@@ -136,9 +136,10 @@ type harness struct {
 	options  Options      // of the handler
 	log      *bytes.Buffer
 	bearer   map[string]string
-	op       string // the operation answered last
-	broken   bool   // Ready fails
-	full     bool   // there is no room
+	op       string                     // the operation answered last
+	broken   bool                       // Ready fails
+	full     bool                       // there is no room
+	unusable map[string]ingest.Unusable // by provider/account
 	refused  []ingest.Code
 	skew     time.Duration
 	doctor   *doctor.Doctor
@@ -202,6 +203,9 @@ func (h *harness) over(store journal.Store) *harness {
 			h.exceeded = append(h.exceeded, p)
 		},
 		Policy: func() *contract.Policy { return h.policy },
+		Unusable: func(_ context.Context, provider, account string) ingest.Unusable {
+			return h.unusable[provider+"/"+account]
+		},
 	})
 	secrets := outbound.References{LookupEnv: func(name string) (string, bool) { return hookSecret, name == "HOOK" }}
 	h.receiver = webhook.New(webhook.Config{

@@ -50,6 +50,7 @@ func TestCapabilitiesAreHonest(t *testing.T) {
 		callers["only-"+strings.ReplaceAll(string(s), ":", "-")] = []ingest.Scope{s}
 	}
 	allowed, refused, foreseen := map[string]int{}, map[string]int{}, map[contract.Foresight]int{}
+	unusable := map[bool]int{}
 	for name, scopes := range callers {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
@@ -65,6 +66,7 @@ approval:
   - {name: replicate, when: provider == "replicate"}
   - {name: asking, when: 'guarantee == "ask_after_loss" && has(params.input)'}
 `)
+			h.unusable = map[string]ingest.Unusable{"example/default": ingest.UnusableNoCredential}
 			h.over(h.store)
 			h.key("other", "other", false, time.Time{})
 			h.key("caller", name, name == "operator", time.Time{}, scopes...)
@@ -94,6 +96,12 @@ approval:
 				for _, s := range p.Submit {
 					got := submit("caller", p.Name, s.Account)
 					check("submit", s.Verdict, got)
+					if s.Unusable != h.unusable[p.Name+"/"+s.Account] {
+						t.Errorf("%s/%s: told that it is unusable: %q", p.Name, s.Account, s.Unusable)
+					}
+					if s.Unusable != "" {
+						unusable[s.Allowed]++
+					}
 					waits := got.State == projections.PhaseApprovalPending
 					if s.Allowed && (s.Approval == contract.Always && !waits || s.Approval == contract.Never && waits || waits && len(s.Rules) == 0) {
 						t.Errorf("%s: told %s by %v, got %s", p.Name, s.Approval, s.Rules, got.State)
@@ -150,6 +158,9 @@ approval:
 				t.Errorf("%d actions", len(told.Actions))
 			}
 		})
+	}
+	if len(unusable) != 2 {
+		t.Errorf("told of accounts that cannot be used, by whether a submit is taken: %v", unusable)
 	}
 	if len(foreseen) != 3 {
 		t.Errorf("told of approvals: %v", foreseen)

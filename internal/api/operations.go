@@ -344,10 +344,10 @@ func (h *handler) decide(ctx context.Context, c *call) (answer, error) {
 
 // capabilities tells what may be asked for, and of what anybody may know where no
 // key was shown.
-func (h *handler) capabilities(_ context.Context, c *call) (answer, error) {
+func (h *handler) capabilities(ctx context.Context, c *call) (answer, error) {
 	shown := h.o.Service.PublicCapabilities()
 	if c.caller.Principal != "" {
-		shown = h.o.Service.Capabilities(c.caller)
+		shown = h.o.Service.Capabilities(ctx, c.caller)
 	}
 	shown.Documents = h.documents
 	shown.Actions = slices.DeleteFunc(shown.Actions, func(a ingest.ActionView) bool {

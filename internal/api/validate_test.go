@@ -126,6 +126,13 @@ func TestValidateOnlyWarns(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	h.do("alice", "POST", "/v1/holds", map[string]string{"Idempotency-Key": "h"}, `{"provider":"example-ask","scope":"creates","why":"x"}`)
+	if got := codes(`{"validate_only":true,"provider":"example-ask","params":{}}`); slices.Contains(got, ingest.WarnUnusable) {
+		t.Errorf("an account that can be used: %v", got)
+	}
+	h.unusable = map[string]ingest.Unusable{"example-ask/default": ingest.UnusableUnresolved}
+	if got := codes(`{"validate_only":true,"provider":"example-ask","params":{}}`); !slices.Contains(got, ingest.WarnUnusable) {
+		t.Errorf("an account that cannot be used: %v", got)
+	}
 	if got := codes(`{"validate_only":true,"provider":"example-ask","params":{}}`); !slices.Contains(got, ingest.WarnHeld) {
 		t.Errorf("%v", got)
 	}

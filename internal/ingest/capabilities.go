@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
@@ -81,12 +82,46 @@ type ActionView struct {
 type SubmitView struct {
 	Account string `json:"account"`
 	Verdict
+	// Unusable is why the account's calls will not leave for now. What is submitted is
+	// taken all the same, and rests until the operator has put it right.
+	Unusable Unusable `json:"unusable,omitempty" enum:"no_credential,credential_unresolved,plain_http" doc:"Why calls to the account cannot leave for now; absent: nothing is known against it. A submit is taken all the same, and rests until the operator has put it right, or its deadline passes."`
 	// Approval says whether another principal has to approve what the caller asks of the
 	// account before it is sent, as far as that can be known: always, never, or depends on
 	// what is asked for.
 	Approval contract.Foresight `json:"approval" enum:"always,depends,never"`
 	// Rules are those that demand it, or may.
 	Rules []string `json:"approval_rules,omitempty"`
+}
+
+// Unusable says why an account's calls will not leave, without what only the operator
+// may know: where a credential is kept.
+type Unusable string
+
+// Why an account cannot be used.
+const (
+	UnusableNoCredential Unusable = "no_credential"         // none is configured
+	UnusableUnresolved   Unusable = "credential_unresolved" // its reference leads to no secret
+	UnusablePlainHTTP    Unusable = "plain_http"            // its base URL is, and that is not allowed
+)
+
+// words is what follows "the account cannot be used for now: ".
+func (u Unusable) words() string {
+	switch u {
+	case UnusableNoCredential:
+		return "no credential is configured for it"
+	case UnusableUnresolved:
+		return "its credential's reference leads to no secret"
+	case UnusablePlainHTTP:
+		return "its base URL is plain http, which is not allowed here"
+	}
+	return ""
+}
+
+func (v *Service) unusable(ctx context.Context, provider, account string) Unusable {
+	if v.cfg.Unusable == nil {
+		return ""
+	}
+	return v.cfg.Unusable(ctx, provider, account)
 }
 
 // actionViews lists every action but submit, with the caller's verdicts.
@@ -196,7 +231,7 @@ func (v *Service) PublicCapabilities() Capabilities {
 // Capabilities tells what the caller can ask: nothing of a provider of which its
 // principal may use no account. The verdicts are those of [Service.May], which the
 // use cases ask.
-func (v *Service) Capabilities(caller Caller) Capabilities {
+func (v *Service) Capabilities(ctx context.Context, caller Caller) Capabilities {
 	out := v.PublicCapabilities()
 	out.Caller = &CallerView{
 		Principal: caller.Principal, KeyID: caller.KeyID, Team: caller.Team(), Scopes: append([]Scope{}, caller.Scopes...),
@@ -215,7 +250,7 @@ func (v *Service) Capabilities(caller Caller) Capabilities {
 		for _, account := range accounts {
 			may := verdict(v.May(caller, Right{Action: ActSubmit, Provider: name, Account: account}))
 			foreseen, rules := v.policy().Foresee(asked(caller, name, account, c.Promises(v.cfg.Directory.Reachable(name, account))))
-			if view.Submit = append(view.Submit, SubmitView{account, may, foreseen, rules}); may.Allowed {
+			if view.Submit = append(view.Submit, SubmitView{account, may, v.unusable(ctx, name, account), foreseen, rules}); may.Allowed {
 				view.Accounts = append(view.Accounts, account)
 			}
 		}

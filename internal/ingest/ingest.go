@@ -96,6 +96,10 @@ type Config struct {
 	// it the request of the create is stored beside the intent. Nil where others call providers.
 	Bound func(provider, account, operation string) (baseURL, callbackURL string)
 
+	// Unusable says why calls to an account will not leave, as the pollers of this process
+	// have it now, "" if nothing is known. Nil where others call providers.
+	Unusable func(ctx context.Context, provider, account string) Unusable
+
 	// Policy gives the rules that demand approvals, as they are now; nil for none. Optional.
 	Policy func() *contract.Policy
 

@@ -46,6 +46,7 @@ const (
 	WarnResultOnce   WarningCode = "result_is_read_once"
 	WarnHeld         WarningCode = "provider_on_hold"
 	WarnApproval     WarningCode = "approval_needed"
+	WarnUnusable     WarningCode = "account_unusable"
 )
 
 // validate says what a submit would do. It takes the same way as a submit as far as
@@ -110,6 +111,9 @@ func (v *Service) warnings(ctx context.Context, s projections.State) ([]Warning,
 	}
 	add(held, WarnHeld, "An operator holds calls to this provider: the operation would be recorded and rest, and its deadlines would pass meanwhile.")
 	add(s.Intent.NeedsApproval, WarnApproval, "A rule demands an approval: the operation would be recorded and wait in approval_pending until another principal grants it.")
+	if why := v.unusable(ctx, s.Intent.Provider, s.Intent.Account); why != "" {
+		add(true, WarnUnusable, "The account cannot be used for now: "+why.words()+". The operation would be recorded and rest until the operator has put it right, and its deadlines would pass meanwhile.")
+	}
 	add(p.Guarantee == events.AskAfterLoss, WarnAskAfterLoss, "If the answer to the create is lost, the operation stops and somebody has to decide.")
 	add(!p.Cancels, WarnNoCancel, "The provider has no way to cancel a job: a cancel counts only until the create is sent.")
 	add(p.HasResult && !p.RepeatResult, WarnResultOnce, "The provider gives the result once: if its answer is lost, so is the result.")

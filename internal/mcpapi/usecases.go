@@ -176,8 +176,8 @@ func (p *inProcess) Timeline(ctx context.Context, id string, after uint64, limit
 	return a, err
 }
 
-func (p *inProcess) Capabilities(context.Context) (Answer, error) {
-	return shown(p.service.Capabilities(p.caller))
+func (p *inProcess) Capabilities(ctx context.Context) (Answer, error) {
+	return shown(p.service.Capabilities(ctx, p.caller))
 }
 
 func (p *inProcess) Result(ctx context.Context, q ResultQuery, limit int) (Result, error) {

@@ -239,11 +239,16 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.holds = &holds{journal: s.journal, clock: cfg.Clock, log: cfg.Log}
 	var bound func(provider, account, operation string) (baseURL, callbackURL string)
+	var unusable func(ctx context.Context, provider, account string) ingest.Unusable
 	if s.board != nil {
 		bound = s.bound
+		unusable = func(ctx context.Context, provider, account string) ingest.Unusable {
+			why, _ := s.unusable(ctx, provider, account)
+			return why
+		}
 	}
 	s.ingest = ingest.New(ingest.Config{
-		Bound: bound, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Build: cfg.Build,
+		Bound: bound, Unusable: unusable, Journal: s.journal, Directory: s.catalogue, Clock: cfg.Clock, NewID: NewID, Build: cfg.Build,
 		Installation: cfg.Identity.Installation, Key: cfg.Identity.Key,
 		Source: "/ingest/" + cfg.Run, ClockDifference: cfg.ClockDifference, Full: s.full, HoldsChanged: s.holdsChanged,
 		Policy: cfg.Rules.Policy, Quotas: s.catalogue.Quotas, Exceeded: s.metrics.Exceeded, Log: cfg.Log,
@@ -379,26 +384,36 @@ func (s *Service) Providers(ctx context.Context) []Provider {
 	for _, name := range s.catalogue.Providers() {
 		c, _ := s.catalogue.Current(name)
 		for _, account := range s.catalogue.Accounts(name) {
-			p := Provider{Name: name, Account: account, Guarantee: c.Guarantee()}
-			a, _ := s.catalogue.Account(name, account) // it has no other error than none
-			base := c.BaseURL
-			if a.BaseURL != "" {
-				base = a.BaseURL
-			}
-			switch {
-			case strings.HasPrefix(strings.ToLower(base), "http:") && !s.cfg.AllowHTTP:
-				p.Unusable = "its base URL is plain http: give --allow-http, or another base URL"
-			case c.Credential.Place != contract.PlaceNone && a.Credential == "":
-				p.Unusable = "no credential is configured: name one in credentials.yaml or with --credential"
-			case a.Credential != "":
-				if _, err := s.cfg.Resolve.Resolve(ctx, a.Credential); err != nil {
-					p.Unusable = err.Error()
-				}
-			}
-			list = append(list, p)
+			_, why := s.unusable(ctx, name, account)
+			list = append(list, Provider{Name: name, Account: account, Guarantee: c.Guarantee(), Unusable: why})
 		}
 	}
 	return list
+}
+
+// unusable says why calls to an account will not leave, for callers and in the words for
+// the operator, which name the reference; both are "" if nothing is known.
+func (s *Service) unusable(ctx context.Context, provider, account string) (ingest.Unusable, string) {
+	c, ok := s.catalogue.Current(provider)
+	if !ok {
+		return "", ""
+	}
+	a, _ := s.catalogue.Account(provider, account) // it has no other error than none
+	base := c.BaseURL
+	if a.BaseURL != "" {
+		base = a.BaseURL
+	}
+	switch {
+	case strings.HasPrefix(strings.ToLower(base), "http:") && !s.cfg.AllowHTTP:
+		return ingest.UnusablePlainHTTP, "its base URL is plain http: give --allow-http, or another base URL"
+	case c.Credential.Place != contract.PlaceNone && a.Credential == "":
+		return ingest.UnusableNoCredential, "no credential is configured: name one in credentials.yaml or with --credential"
+	case a.Credential != "":
+		if _, err := s.cfg.Resolve.Resolve(ctx, a.Credential); err != nil {
+			return ingest.UnusableUnresolved, err.Error()
+		}
+	}
+	return "", ""
 }
 
 // Journal is the service's journal.

@@ -306,6 +306,11 @@ func TestABrokenCredentialsFileChangesNothing(t *testing.T) {
 				t.Errorf("account %s: %q", p.Account, p.Unusable)
 			}
 		}
+		// Callers are told as well, and not where the secret should be.
+		raw, err := h.Client.Capabilities(t.Context())
+		if err != nil || !strings.Contains(string(raw), `"account":"later","allowed":true,"unusable":"credential_unresolved"`) || strings.Contains(string(raw), "LATER") {
+			t.Errorf("%v: capabilities %s", err, raw)
+		}
 		h.SetCredentials("credentials: 1\nproviders:\n  example:\n    default:\n      credential: SECR3T\n")
 		time.Sleep(time.Minute)
 		op := h.Submit("k", "example", `{"n":1}`)
