@@ -44,7 +44,7 @@ func ownHint(code string) string {
 	case "cost_exceeds_max":
 		return "ask for less, or give a larger --max-cost"
 	case "cost_unknown":
-		return "leave out --max-cost if any cost will do: nothing can be held against it"
+		return "correct the parameters that it names, of which the cost is made; or leave out --max-cost, if that is what it names and any cost will do"
 	case "rate_exceeded", "operation_moving":
 		return "send it again in a while with the same --key"
 	case "cost_quota_exceeded":
