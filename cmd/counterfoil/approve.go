@@ -51,6 +51,9 @@ looked at. ` + long,
 					version = op.Version
 				}
 				if d.Digest == "" {
+					if op.Principal == "" { // it is the caller's own, and the service would refuse whatever is typed
+						return own(op.ID)
+					}
 					if err := a.approving(cmd.Context(), cmd.InOrStdin(), c, op, question); err != nil {
 						return err
 					}
@@ -75,6 +78,11 @@ looked at. ` + long,
 	flags.StringVar(&key, "key", "", "idempotency key (default: made of operation and command)")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return notEmpty(cmd) }
 	return cmd
+}
+
+// own says of an operation of the caller's own what the service would say of the decision.
+func own(operation string) error {
+	return &coded{exitRefused, ownHint("self_approval"), fmt.Errorf("self_approval: operation %s is your own, and whoever submitted it has no say in its approval", operation)}
 }
 
 // approving shows what waits and asks on a terminal.

@@ -282,3 +282,16 @@ func TestBatchOverlaps(t *testing.T) {
 		})
 	}
 }
+
+// A body of a submit that stands where its element should be is told what an element has.
+func TestBatchElementNamesItsMembers(t *testing.T) {
+	h := newHarness(t)
+	status, _, _, p := h.batch("alice", "k", batchOf("atomic", goodItem, `{"provider":"example","params":{}}`))
+	if status != 422 || len(p.Errors) != 1 || p.Errors[0].Field != "/items/1/provider" || p.Errors[0].Code != ingest.FieldUnknown ||
+		!slices.Equal(p.Errors[0].Allowed, []string{"operation"}) {
+		t.Errorf("%d %+v", status, p)
+	}
+	if n := h.intents(); n != 0 {
+		t.Errorf("%d operations are recorded", n)
+	}
+}

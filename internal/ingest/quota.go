@@ -167,7 +167,7 @@ func (q *quotas) checkLocked(principal string, orders []order) *Refusal {
 		if wait > 0 {
 			r.Violated = []Policy{PolicySubmit, PolicyOpen}
 		}
-		return r.Say("{open} of your operations have not ended; {limit} may be under way", Values{"open": opened, "limit": have.Open})
+		return r.Say("{open} of your operations have not ended; the limit is {limit}", Values{"open": opened, "limit": have.Open})
 	}
 	if wait > 0 {
 		r := &Refusal{Code: CodeRateExceeded, RetryAfter: wait, Violated: []Policy{PolicySubmit}}

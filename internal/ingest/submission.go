@@ -279,16 +279,28 @@ func clip(s string) string {
 	return s
 }
 
-// membersOf lists the names that the object at the pointer may have. It knows
-// the body itself and one level below.
+// membersOf lists the names that the object at the pointer may have: the body itself,
+// or an object below it, also one in a list.
 func membersOf(into any, at jsontext.Pointer) []string {
 	t := reflect.TypeOf(into).Elem()
 	for name := range at.Tokens() {
+		if t.Kind() == reflect.Slice { // name is an index
+			t = t.Elem()
+			continue
+		}
 		f, ok := fieldNamed(t, name)
-		if !ok || f.Type.Kind() != reflect.Pointer || f.Type.Elem().Kind() != reflect.Struct {
+		if !ok {
 			return nil
 		}
-		t = f.Type.Elem()
+		if t = f.Type; t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct && (t.Kind() != reflect.Slice || t.Elem().Kind() != reflect.Struct) {
+			return nil
+		}
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
 	}
 	var names []string
 	for i := range t.NumField() {
