@@ -207,7 +207,7 @@ func cancelBatchSheet() sheet {
 
 func listSheet() sheet {
 	return sheet{
-		id: "listOperations", tag: tagOperations, title: "List your operations, newest first",
+		id: "listOperations", tag: tagOperations, title: "List your operations, newest fact first",
 		text:    "A page may be short or empty with more to come: next_cursor says so. The newest facts of an operation may not be in yet; GET of the operation has them.",
 		params:  []string{paramWhose, paramState, paramOf, paramSession, paramReference, paramTag, paramLimit, paramCursor},
 		answers: []outcome{{status: http.StatusOK, text: "A page.", body: typeOf[ingest.Page](), maybe: []string{"Link"}}},

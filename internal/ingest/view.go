@@ -43,7 +43,7 @@ type View struct {
 	Terminal   bool                   `json:"terminal" doc:"Nothing moves it any more."`
 	Done       bool                   `json:"done" doc:"Waiting is over: it is terminal, or stopped until somebody decides. Late evidence can still move a stopped one."`
 	Quarantine projections.Quarantine `json:"quarantine,omitempty" doc:"Why it stopped, where it is quarantined."`
-	Outcome    projections.Outcome    `json:"outcome,omitempty" doc:"How the remote job ended."`
+	Outcome    projections.Outcome    `json:"outcome,omitempty" doc:"How the remote job ended, and not whether the operation succeeded: state says that."`
 	Reason     projections.Reason     `json:"reason,omitempty" doc:"Why it is in this state, for machines."`
 	WaitingFor string                 `json:"waiting_for,omitempty" doc:"What comes next."`
 	NextLook   *time.Time             `json:"next_look,omitempty" doc:"When the service looks next."`

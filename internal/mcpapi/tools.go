@@ -234,7 +234,7 @@ func (s *server) table() []tool {
 		},
 		{
 			ToolList, "List operations",
-			"Your operations, newest first, as the history has them. Use session to find what an earlier run of yours began, and client_reference to find what you asked for when its key is lost.",
+			"Your operations, newest fact first, as the history has them. Use session to find what an earlier run of yours began, and client_reference to find what you asked for when its key is lost.",
 			input[listArguments](), output[ingest.Page](), reads, s.list,
 		},
 		{
