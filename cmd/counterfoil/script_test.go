@@ -42,10 +42,11 @@ func (l leakChecked) Run() int {
 // TestScripts plays testdata/script: the program as a user sees it. Scripts
 // have a few more commands than testscript's own:
 //
-//	exits CODE COMMAND...   run it and check its exit code
-//	keep NAME               set NAME to the operation id in the last output
-//	served                  start a service with simulated providers
-//	provider                start the simulator as a provider of bench, at $PROVIDER
+//	exits CODE COMMAND...     run it and check its exit code
+//	keep NAME [PATTERN]       set NAME to the operation id, or the word that PATTERN is, in the last output
+//	until PATTERN COMMAND...  run it again and again until what it prints matches
+//	served [POLICY]           start a service with simulated providers
+//	provider                  start the simulator as a provider of bench, at $PROVIDER
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -104,7 +105,8 @@ func keep(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 {
 		pattern = args[1]
 	}
-	found := regexp.MustCompile(pattern).FindString(ts.ReadFile("stdout"))
+	// A whole word: ids are random, and hold whatever is short sooner or later.
+	found := regexp.MustCompile(`\b(?:` + pattern + `)\b`).FindString(ts.ReadFile("stdout"))
 	if neg || len(args) < 1 || len(args) > 2 || found == "" {
 		ts.Fatalf("keep NAME [PATTERN]: no operation id, or what is named, in %q", ts.ReadFile("stdout"))
 	}
