@@ -354,20 +354,36 @@ func TestCostQuota(t *testing.T) {
 				t.Errorf("%s: Retry-After %q", what, w.Header().Get("Retry-After"))
 			}
 		}
-		w, _, _ := h.submit("alice", "k", dollars(4))
-		refused("before anything is counted", w, ingest.CodeCostQuota, "")
+		// While nobody knows what was spent no quota is exceeded: the first wait for it
+		// together, and those after them no more.
+		for _, body := range []string{dollars(4), dry(dollars(4))} {
+			began := time.Now()
+			for range 2 {
+				w, _, p := h.submit("alice", "k", body)
+				if w.Code != 503 || p.Code != ingest.CodeUnavailable || !p.Retryable || p.RetryWith != ingest.RetrySameKey || w.Header().Get("Retry-After") != "2" || p.Violated != nil {
+					t.Errorf("while it is counted: %d %v %s", w.Code, w.Header(), w.Body)
+				}
+			}
+			if waited := time.Since(began); body == dollars(4) != (waited == 5*time.Second) || waited > 5*time.Second {
+				t.Errorf("%s: waited %s", body, waited)
+			}
+		}
+		if w, v := h.several("alice", "b0", batchOf("independent", `{"operation":`+dollars(1)+`}`)); w.Code != 200 || v.Refused != 1 || v.Items[0].Problem.Code != ingest.CodeUnavailable {
+			t.Errorf("a batch while it is counted: %d %s", w.Code, w.Body)
+		}
 		run(h.service)
 		synctest.Wait()
-		w, _, _ = h.submit("alice", "k", dollars(4))
+		w, _, _ := h.submit("alice", "k", dollars(4))
 		if w.Code != 202 || !strings.HasSuffix(limits(w), `, "cost-USD";r=6`) || !strings.HasSuffix(w.Header().Get("RateLimit-Policy"), `, "cost-USD";q=10;w=86400`) {
 			t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
 		}
 		if w, _, _ := h.submit("alice", "k", dollars(4)); w.Code != 200 {
 			t.Errorf("a replay: %d", w.Code)
 		}
-		other.submit("alice", "x", dollars(4)) // has it begin to count
+		// Who comes first after a start waits until it is counted, and hears what is so.
 		run(other.service)
-		synctest.Wait()
+		w, _, _ = other.submit("alice", "x", dollars(7))
+		refused("the first after a start", w, ingest.CodeCostQuota, "6")
 		for _, one := range []*harness{h, other} {
 			for _, body := range []string{dollars(7), dry(dollars(7))} {
 				w, _, _ := one.submit("alice", "x", body)
@@ -390,8 +406,6 @@ func TestCostQuota(t *testing.T) {
 		}
 		again := h.twin()
 		run(again.service)
-		again.submit("alice", "y", dollars(1))
-		synctest.Wait()
 		for _, one := range []*harness{h, other, again} {
 			w, _, _ := one.submit("alice", "y", dollars(3))
 			refused("after a restart", w, ingest.CodeCostQuota, "")

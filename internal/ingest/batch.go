@@ -342,7 +342,7 @@ func (v *Service) tryAll(ctx context.Context, r BatchRequest, items []item) (out
 	for n, i := range fresh {
 		orders[n] = orderOf(items[i].id, items[i].plan.intent)
 	}
-	settle, err := v.begin(r.Caller, orders...)
+	settle, err := v.begin(ctx, r.Caller, orders...)
 	if err != nil {
 		return nil, false, err
 	}

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -179,22 +181,23 @@ func (q *quotas) checkLocked(principal string, orders []order) *Refusal {
 
 // affordLocked refuses what a quota of costs has no room for.
 func (q *quotas) affordLocked(principal string, limits, costs map[string]contract.Decimal) *Refusal {
-	if len(limits) > 0 {
-		q.spent.want()
-	}
 	now := q.now()
+	if len(limits) > 0 {
+		q.spent.want(now)
+	}
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		limit, bounded := limits[unit]
 		if !bounded {
 			continue
 		}
-		r := &Refusal{Code: CodeCostQuota, Violated: []Policy{costPolicy(unit)}, RetryAfter: retryCounting}
-		if !q.spent.known {
-			return r.Say("what was spent of {limit} {unit} is being counted", Values{"limit": limit.String(), "unit": unit})
+		if !q.spent.known { // no quota is exceeded, as far as anybody knows
+			r := &Refusal{Code: CodeUnavailable, RetryAfter: retryCounting}
+			return r.Say("nothing was recorded: what was spent of {limit} {unit} in {window_s} s is still being summed up",
+				Values{"limit": limit.String(), "unit": unit, "window_s": int(CostWindow.Seconds())})
 		}
 		sum := q.spent.sum(purse{principal, unit}, now)
 		if over := sum.Plus(costs[unit]).Minus(limit); over != (contract.Decimal{}) {
-			r.RetryAfter = q.spent.until(purse{principal, unit}, over, now)
+			r := &Refusal{Code: CodeCostQuota, Violated: []Policy{costPolicy(unit)}, RetryAfter: q.spent.until(purse{principal, unit}, over, now)}
 			return r.Say("it would cost {cost} {unit}, and {left} is left of {limit} in {window_s} s",
 				Values{"cost": costs[unit].String(), "unit": unit, "left": limit.Minus(sum).String(), "limit": limit.String(), "window_s": int(CostWindow.Seconds())})
 		}
@@ -270,7 +273,7 @@ func (q *quotas) views(principal string) []QuotaView {
 	}
 	list := []QuotaView{submit, opened}
 	for _, unit := range slices.Sorted(maps.Keys(have.Costs)) {
-		q.spent.want()
+		q.spent.want(q.now())
 		limit := have.Costs[unit]
 		c := QuotaView{Policy: costPolicy(unit), Unit: unit, Amount: limit.String(), Limit: whole(limit), Window: int(CostWindow.Seconds())}
 		if q.spent.known {
@@ -286,9 +289,46 @@ func (q *quotas) views(principal string) []QuotaView {
 // whole is an amount without its fraction, which has at most 15 digits.
 func whole(d contract.Decimal) int { return int(min(d.Whole(), math.MaxInt64)) } //nolint:gosec // it is bounded
 
+// counting says that it is not known yet what was spent, and for how long a request waits
+// for that.
+func (q *quotas) counting(refusal *Refusal) (counted <-chan struct{}, wait time.Duration) {
+	if refusal == nil || refusal.Code != CodeUnavailable {
+		return nil, 0
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.spent.counted, min(q.spent.since.Add(costPatience).Sub(q.now()), costPatience) // a clock may be set back
+}
+
+// await asks a quota again once what was spent is known, where that was why it refused.
+// Waits end together, costPatience after the count began, so that many requests, or a
+// batch of many items, wait no longer than one.
+func (v *Service) await(ctx context.Context, ask func() *Refusal) error {
+	refusal := ask()
+	if counted, wait := v.quotas.counting(refusal); wait > 0 {
+		if err := v.cfg.Clock.SleepOr(ctx, wait, counted); err != nil {
+			return fmt.Errorf("wait until what was spent is summed up: %w", err)
+		}
+		refusal = ask()
+	}
+	if refusal != nil {
+		return refusal
+	}
+	return nil
+}
+
+// would is what begin would say.
+func (v *Service) would(ctx context.Context, caller Caller, orders []order, whole bool) error {
+	return v.await(ctx, func() *Refusal { return v.quotas.would(caller.Principal, orders, whole) })
+}
+
 // begin takes what the operations need of their principal's quotas.
-func (v *Service) begin(caller Caller, orders ...order) (settle func(recorded bool), err error) {
-	settle, refusal := v.quotas.begin(caller.Principal, orders...)
+func (v *Service) begin(ctx context.Context, caller Caller, orders ...order) (settle func(recorded bool), err error) {
+	var refusal *Refusal
+	err = v.await(ctx, func() *Refusal {
+		settle, refusal = v.quotas.begin(caller.Principal, orders...)
+		return refusal
+	})
 	if refusal != nil {
 		for _, p := range refusal.Violated {
 			if strings.HasPrefix(string(p), string(PolicyCost)+"-") {
@@ -296,9 +336,8 @@ func (v *Service) begin(caller Caller, orders ...order) (settle func(recorded bo
 			}
 			v.cfg.Exceeded(p)
 		}
-		return nil, refusal
 	}
-	return settle, nil
+	return settle, err
 }
 
 // Quotas shows what the caller's principal may begin, and what is left of it.

@@ -214,13 +214,13 @@ func TestCostsAreSummed(t *testing.T) {
 		}
 	}
 	left("")
-	if _, refusal := buy("a", "1"); refusal == nil || refusal.Code != CodeCostQuota || refusal.RetryAfter != retryCounting {
+	if _, refusal := buy("a", "1"); refusal == nil || refusal.Code != CodeUnavailable || refusal.Violated != nil || refusal.RetryAfter != retryCounting {
 		t.Errorf("%v", refusal)
 	}
 	if _, refusal := q.begin("p", order{"free", "", ""}, order{"other", "99", "EUR"}); refusal != nil {
 		t.Errorf("what is not bounded: %v", refusal)
 	}
-	q.spent.known = true
+	q.spent.learn()
 	left("10")
 	settle, refusal := buy("a", "4.5")
 	if refusal != nil {

@@ -19,7 +19,9 @@ const (
 
 	costAgain = time.Second // the pause after the ledger could not be read
 	costWait  = 15 * time.Second
-	// retryCounting is what a caller waits while it is not known what was spent.
+	// costPatience is how long after it was begun to count what was spent requests wait for
+	// it, and retryCounting how long a caller waits that was told to come again.
+	costPatience  = 5 * time.Second
 	retryCounting = 2 * time.Second
 )
 
@@ -29,7 +31,9 @@ const (
 // of quotas guards it.
 type spent struct {
 	known   bool
+	counted chan struct{}              // closed once it is known
 	wanted  chan struct{}              // holds one once somebody has such a quota
+	since   time.Time                  // when that was
 	sums    map[purse][]portion        // oldest first
 	pending map[string]pendingCost     // by operation
 	waiting map[purse]contract.Decimal // of what is pending
@@ -53,7 +57,7 @@ type pendingCost struct {
 
 func newSpent() spent {
 	return spent{
-		wanted: make(chan struct{}, 1), sums: map[purse][]portion{}, pending: map[string]pendingCost{}, waiting: map[purse]contract.Decimal{},
+		counted: make(chan struct{}), wanted: make(chan struct{}, 1), sums: map[purse][]portion{}, pending: map[string]pendingCost{}, waiting: map[purse]contract.Decimal{},
 	}
 }
 
@@ -79,13 +83,19 @@ func costsOf(orders []order) map[string]contract.Decimal {
 }
 
 // want has the ledger followed.
-func (s *spent) want() {
-	if s.known {
+func (s *spent) want(now time.Time) {
+	if s.known || !s.since.IsZero() {
 		return
 	}
-	select {
-	case s.wanted <- struct{}{}:
-	default:
+	s.since = now
+	s.wanted <- struct{}{} // there is room for the only one
+}
+
+// learn says that the ledger was read to its end.
+func (s *spent) learn() {
+	if !s.known {
+		s.known = true
+		close(s.counted)
 	}
 }
 
@@ -207,7 +217,7 @@ func (v *Service) RunCosts(ctx context.Context) {
 		case errors.Is(err, journal.ErrNoMessage) && !known:
 			known = true
 			v.quotas.mu.Lock()
-			v.quotas.spent.known = true
+			v.quotas.spent.learn()
 			v.quotas.mu.Unlock()
 		case errors.Is(err, journal.ErrNoMessage), ctx.Err() != nil:
 		default:

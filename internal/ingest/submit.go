@@ -93,7 +93,7 @@ func (v *Service) record(ctx context.Context, r SubmitRequest, s *Submission, id
 	if err != nil {
 		return View{}, false, err
 	}
-	settle, err := v.begin(r.Caller, orderOf(id, p.intent))
+	settle, err := v.begin(ctx, r.Caller, orderOf(id, p.intent))
 	if err != nil {
 		return View{}, false, err
 	}

@@ -77,8 +77,8 @@ func (v *Service) wouldRecord(ctx context.Context, r SubmitRequest, s *Submissio
 	if err != nil {
 		return View{}, err
 	}
-	if refusal := v.quotas.would(r.Caller.Principal, []order{orderOf(id, p.intent)}, false); refusal != nil {
-		return View{}, refusal
+	if err := v.would(ctx, r.Caller, []order{orderOf(id, p.intent)}, false); err != nil {
+		return View{}, err
 	}
 	intent := p.intent
 	intent.Payload = events.Sum(s.Params)
@@ -157,7 +157,7 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 	if mode != Atomic {
 		validateAdoptions(items, fresh, errs)
 		fresh = slices.DeleteFunc(fresh, func(i int) bool { return errs[i] != nil })
-		v.validateQuotas(r.Caller, ordersOf(items, out, fresh), fresh, errs)
+		v.validateQuotas(ctx, r.Caller, ordersOf(items, out, fresh), fresh, errs)
 	}
 	for i, err := range errs {
 		out[i].err = within(err, items[i].field)
@@ -172,8 +172,8 @@ func (v *Service) validateBatch(ctx context.Context, r BatchRequest, mode Mode, 
 	if err := refused.whole(); err != nil {
 		return nil, err
 	}
-	if refusal := v.quotas.would(r.Caller.Principal, ordersOf(items, out, fresh), true); refusal != nil {
-		return nil, refusal
+	if err := v.would(ctx, r.Caller, ordersOf(items, out, fresh), true); err != nil {
+		return nil, err
 	}
 	return out, nil
 }
@@ -195,12 +195,12 @@ func validateAdoptions(items []item, fresh []int, errs []error) {
 
 // validateQuotas refuses what the quotas have no room for once the items before it are
 // recorded. Which those are is not settled: items are recorded side by side.
-func (v *Service) validateQuotas(caller Caller, orders []order, fresh []int, errs []error) {
+func (v *Service) validateQuotas(ctx context.Context, caller Caller, orders []order, fresh []int, errs []error) {
 	var taken []order
 	for n, i := range fresh {
 		with := append(taken, orders[n]) //nolint:gocritic // it becomes taken if there is room
-		if refusal := v.quotas.would(caller.Principal, with, false); refusal != nil {
-			errs[i] = refusal
+		if err := v.would(ctx, caller, with, false); err != nil {
+			errs[i] = err
 			continue
 		}
 		taken = with

@@ -179,7 +179,8 @@ func (r *Role) answer(ctx context.Context, i *journal.Intent) (Outcome, error) {
 	}
 	view, replayed, err := r.submit(ctx, i, e)
 	var refusal *ingest.Refusal
-	if err != nil && !errors.As(err, &refusal) {
+	// What the store does not take now, or can say nothing of yet, waits in the queue.
+	if err != nil && (!errors.As(err, &refusal) || refusal.Code == ingest.CodeUnavailable) {
 		return Postponed, err
 	}
 	if refusal != nil && e.Type != ingest.EventSubmit {

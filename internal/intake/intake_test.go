@@ -346,6 +346,29 @@ func TestPanic(t *testing.T) {
 	})
 }
 
+// While it is not known what was spent of a quota, an intent waits in the queue: that is no
+// verdict on it.
+func TestIntentsWaitUntilCostsAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, sound)
+		limit, _ := contract.ParseDecimal("10")
+		h.quotas = ingest.Quotas{Costs: map[string]contract.Decimal{"USD": limit}}
+		h.publish("intents.alice.k1", event("1"), `{"provider":"example","params":{"copies":4}}`)
+		h.run(time.Minute)
+		if n := h.count(journal.Intents); n != 1 || h.counts[intake.Postponed] == 0 || h.counts[intake.Refused] != 0 {
+			t.Fatalf("%d intents wait, %v", n, h.counts)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		counted := make(chan struct{})
+		go func() { defer close(counted); h.service.RunCosts(ctx) }()
+		defer func() { stop(); <-counted }()
+		h.run(time.Minute)
+		if v := h.verdict("alice", intake.Token("/a", "1")); v.Status != 202 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
 // TestKeysFileBroken: while keys cannot be checked nothing is answered, and nothing
 // lost.
 func TestKeysFileBroken(t *testing.T) {
