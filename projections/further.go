@@ -252,12 +252,15 @@ func (f *folding) closeFurther(a *Asked, tries *Tries, number uint64, outcome ev
 		return false
 	}
 	f.known = true
-	before := f.s.Changed
+	before, row := f.s.Changed, tries.Streak
 	if outcome == events.CallRefused && call.Class == events.ErrorThrottled && !t.OwnClosed {
 		tries.Throttled++
 		f.rest(tries, t)
 	} else {
 		f.settle(tries, t, furtherStatus(outcome), outcome == events.CallPresumed)
+	}
+	if number < tries.Made { // late word of an earlier one: those that could not be sent since are in a row still
+		tries.Streak = max(tries.Streak, row)
 	}
 	if f.s.Changed == before {
 		return false
@@ -288,6 +291,11 @@ func furtherStatus(o events.CallOutcome) AttemptStatus {
 	return AttemptAmbiguous // also any word this version does not know
 }
 
+// givenUp says whether as many calls in a row as there may be could not be sent. What
+// was given up goes out again only where somebody asks again, whatever else is known
+// of it.
+func (s *State) givenUp(tries *Tries) bool { return tries.Streak >= s.tries() }
+
 // rested says whether the newest answer left no attempt: nothing came of it, and it
 // may be made again.
 func rested(tries *Tries, number uint64) bool { return number == 0 || tries.find(number) == nil }
@@ -307,7 +315,7 @@ func (f *folding) inputAnswered(a *events.InputAnswered) {
 	case s.Phase != PhaseInputRequired, s.Input.Over:
 		s.Input.Due, s.Input.Dropped = false, len(s.Inputs.List) == 0
 	default:
-		s.Input.Due = s.Inputs.Streak < s.tries()
+		s.Input.Due = !s.givenUp(&s.Inputs)
 		s.Input.Wanted = !s.Input.Due
 	}
 }
@@ -328,7 +336,7 @@ func (f *folding) asks(other bool) {
 	if s.Input.Due || s.Inputs.Open() != nil {
 		return
 	}
-	if s.InputStatus() == CallUnknown && !s.Input.Over && s.Intent.Offers.RepeatInput && uint64(len(s.Inputs.List)) < s.tries() {
+	if s.InputStatus() == CallUnknown && !s.Input.Over && s.Intent.Offers.RepeatInput && uint64(len(s.Inputs.List)) < s.tries() && !s.givenUp(&s.Inputs) {
 		s.Input.Due = true
 		return
 	}
@@ -356,9 +364,9 @@ func (f *folding) cleanupAnswered(a *events.CleanupAnswered) {
 	case !s.cleansUp():
 		s.keepsAll()
 	case rested(&s.Cleanups, a.Attempt):
-		s.Cleanup.Due = s.Cleanups.Streak < s.tries()
+		s.Cleanup.Due = !s.givenUp(&s.Cleanups)
 	case t.Status == AttemptPresumed, t.Status == AttemptAmbiguous:
-		s.Cleanup.Due = s.Intent.Promises.RepeatCleanup && uint64(len(s.Cleanups.List)) < s.tries()
+		s.Cleanup.Due = s.Intent.Promises.RepeatCleanup && uint64(len(s.Cleanups.List)) < s.tries() && !s.givenUp(&s.Cleanups)
 	default:
 		s.Cleanup.Due = false
 	}

@@ -19,8 +19,9 @@ type checker struct {
 		Helper()
 		Fatalf(format string, a ...any)
 	}
-	driven bool   // the facts come from steps, not from an enemy
-	over   uint64 // the newest answer that the job had when it waited no longer
+	driven bool      // the facts come from steps, not from an enemy
+	over   uint64    // the newest answer that the job had when it waited no longer
+	vain   [2]uint64 // calls of the newest input and of the newest cleanup, in a row, that could not be sent
 	states []State
 	bytes  [][]byte // of those states, when they were new
 }
@@ -274,6 +275,7 @@ func (c *checker) further(before State, e Entry, after State, r Record, bad func
 	if before.Phase == PhaseInputRequired && after.Phase != PhaseInputRequired {
 		c.over = after.Input.Number
 	}
+	c.inVain(before, e, after, r, bad)
 	switch e.Event.Fact.(type) {
 	case *events.InputAttempted:
 		switch {
@@ -307,6 +309,44 @@ func (c *checker) further(before State, e Entry, after State, r Record, bad func
 	}
 	if want := max(1, after.Rulebook()); r.Rules != want {
 		bad("the record says rules %d, the operation keeps %d", r.Rules, want)
+	}
+}
+
+// inVain counts what could not be sent, by the facts alone, and holds that what was
+// given up is not due again before somebody asks again.
+func (c *checker) inVain(before State, e Entry, after State, r Record, bad func(string, ...any)) {
+	c.t.Helper()
+	answered := func(n *uint64, a *Asked, tries *Tries, attempt uint64, outcome events.CallOutcome, class events.ErrorClass) {
+		try, vain := tries.find(attempt), outcome == events.CallNotSent || outcome == events.CallRefused && class == events.ErrorThrottled
+		switch {
+		case r.Row == "rule 7", r.Reason == ReasonDuplicateFact:
+		case try == nil:
+			if attempt == 0 && outcome == events.CallNotSent && a.Due {
+				*n++
+			}
+		case try.OwnClosed, outcome == events.CallPresumed && try.Status != AttemptOpen: // that is settled
+		case vain:
+			*n++
+		case attempt == tries.Made:
+			*n = 0
+		}
+	}
+	switch f := e.Event.Fact.(type) {
+	case *events.InputAnswered:
+		answered(&c.vain[0], &before.Input.Asked, &before.Inputs, f.Attempt, f.Outcome, f.Class)
+	case *events.CleanupAnswered:
+		answered(&c.vain[1], &before.Cleanup.Asked, &before.Cleanups, f.Attempt, f.Outcome, f.Class)
+	default: // no other fact answers one of them
+	}
+	if before.Input.Number != after.Input.Number {
+		c.vain[0] = 0
+	}
+	if before.Cleanup.Number != after.Cleanup.Number {
+		c.vain[1] = 0
+	}
+	most := max(after.Intent.Policy.MaxAttempts, 1)
+	if after.Input.Due && c.vain[0] >= most || after.Cleanup.Due && c.vain[1] >= most {
+		bad("it is due after %d in a row that could not be sent, of %d: input %t, cleanup %t", c.vain, most, after.Input.Due, after.Cleanup.Due)
 	}
 }
 

@@ -485,15 +485,19 @@ func (w *world) judgeFurther(op *operation, s projections.State) {
 
 // judgeTries checks that what cannot be sent is given up.
 func (w *world) judgeTries(op *operation, s projections.State, list []events.Event, verdicts []projections.Verdict) {
-	inputs, cleanups := uint64(0), uint64(0) // that were not sent, in a row
-	tried := func(row *uint64, what string) {
-		if *row >= max(s.Intent.Policy.MaxAttempts, 1) {
-			w.violate("%s: %s is tried again after %d that were not sent", op.id, what, *row)
+	type row struct{ vain, newest uint64 } // calls in a row that were not sent, the newest call
+	var inputs, cleanups row
+	tried := func(r *row, number uint64, what string) {
+		if r.newest = number; r.vain >= max(s.Intent.Policy.MaxAttempts, 1) {
+			w.violate("%s: %s is tried again after %d that were not sent", op.id, what, r.vain)
 		}
 	}
-	answered := func(row *uint64, outcome events.CallOutcome, call events.Call) {
-		if *row++; outcome != events.CallNotSent && (outcome != events.CallRefused || call.Class != events.ErrorThrottled) {
-			*row = 0
+	answered := func(r *row, number uint64, outcome events.CallOutcome, call events.Call) {
+		switch {
+		case outcome == events.CallNotSent, outcome == events.CallRefused && call.Class == events.ErrorThrottled:
+			r.vain++
+		case number == r.newest: // late word of an earlier one ends no row
+			r.vain = 0
 		}
 	}
 	for i, e := range list {
@@ -502,17 +506,17 @@ func (w *world) judgeTries(op *operation, s projections.State, list []events.Eve
 		}
 		switch f := e.Fact.(type) {
 		case *events.InputSubmitted:
-			inputs = 0
+			inputs.vain = 0
 		case *events.InputAttempted:
-			tried(&inputs, "an answer")
+			tried(&inputs, f.Number, "an answer")
 		case *events.InputAnswered:
-			answered(&inputs, f.Outcome, f.Call)
+			answered(&inputs, f.Attempt, f.Outcome, f.Call)
 		case *events.CleanupRequested:
-			cleanups = 0
+			cleanups.vain = 0
 		case *events.CleanupAttempted:
-			tried(&cleanups, "a cleanup")
+			tried(&cleanups, f.Number, "a cleanup")
 		case *events.CleanupAnswered:
-			answered(&cleanups, f.Outcome, f.Call)
+			answered(&cleanups, f.Attempt, f.Outcome, f.Call)
 		default: // asks for nothing that is in question here
 		}
 	}
