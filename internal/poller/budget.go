@@ -315,7 +315,7 @@ func (p *Poller) queue(ctx, work context.Context, s projections.State, d workflo
 	if l == nil || err != nil {
 		return nil, s, true, err
 	}
-	now := p.cfg.Clock.Now()
+	now := p.ledger(p.cfg.Clock.Now())
 	limit, urgent := lineWait, cannotWait(d.Step)
 	deadline := false
 	for _, step := range projections.Steps(s) {
@@ -330,7 +330,7 @@ func (p *Poller) queue(ctx, work context.Context, s projections.State, d workflo
 		return nil, s, false, err
 	case t == nil && !urgent && !deadline:
 		s, _, err = p.append(work, s, &events.StepDeferred{
-			Until: p.cfg.Clock.Now().Add(l.rest()), Reason: events.DeferLimit,
+			Until: p.ledger(p.cfg.Clock.Now()).Add(l.rest()), Reason: events.DeferLimit,
 			Detail: "the account's own limit is reached: " + l.limits().String(),
 		})
 		return nil, s, false, err

@@ -75,8 +75,8 @@ type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
 }
 
-// Config of a Poller. All fields but Gone, Monotonic, Permits, Hold, Observe, Patience,
-// Beat, Record and Drain are required.
+// Config of a Poller. All fields but Gone, Monotonic, Permits, Hold, Observe, Ahead,
+// Patience, Beat, Record and Drain are required.
 type Config struct {
 	Journal   *journal.Journal
 	Call      Caller
@@ -121,6 +121,10 @@ type Config struct {
 	// Fresh says that no process before it can have made a call, where it is the
 	// only one.
 	Fresh bool
+
+	// Ahead is by how much Clock is known to be ahead of the ledger's, which dates
+	// the facts; 0 or more. What is due is judged without it. Nil means 0.
+	Ahead func() time.Duration
 
 	// Patience is how long a worker waits out the remainder of a wake-up that
 	// came early; a longer one is left to the lease's end. Default 2 s.
@@ -387,7 +391,7 @@ func (p *Poller) attend(ctx context.Context, lease Lease) (s projections.State, 
 			if d.Held {
 				return s, fmt.Errorf("no call with side effects is permitted: %w", c.held)
 			}
-			wait := d.Until.Sub(p.cfg.Clock.Now())
+			wait := d.Until.Sub(p.ledger(p.cfg.Clock.Now()))
 			if d.Until.IsZero() || wait > p.cfg.Patience {
 				return s, nil
 			}
@@ -456,14 +460,23 @@ func (p *Poller) decide(ctx context.Context, s projections.State) (workflow.Deci
 		return workflow.Decision{}, nil, err
 	}
 	d := workflow.Decide(s, workflow.World{
-		Now: c.now, Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
-		Hold: p.hold(s), Throttled: p.throttled(s, c.now),
+		Now: c.now, Ledger: p.ledger(c.now), Owner: p.cfg.Owner, Target: c.target, Gone: p.cfg.Gone, Held: c.held != nil,
+		Hold: p.hold(s), Throttled: p.ledger(p.throttled(s, c.now)),
 	})
 	c.provider, c.step = s.Intent.Provider, d.Step.Kind
 	if c.unusable != nil {
 		d = c.without(s, d)
 	}
 	return d, c, nil
+}
+
+// ledger is the ledger's time at a time of the worker's clock, as far as is known;
+// never later than that.
+func (p *Poller) ledger(at time.Time) time.Time {
+	if p.cfg.Ahead == nil || at.IsZero() {
+		return at
+	}
+	return at.Add(-max(p.cfg.Ahead(), 0))
 }
 
 // hold gives what rests for the operation's provider.

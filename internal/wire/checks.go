@@ -20,17 +20,40 @@ const (
 	checkTrusted = 3 * checkEvery
 )
 
+// checkFirst compares the clocks before anything is permitted, and gives when to
+// compare again; the streams were compared when the process connected.
+func (s *Service) checkFirst(ctx context.Context) (wait time.Duration) {
+	known, err := s.checkClock(ctx)
+	switch {
+	case err == nil:
+		return checkEvery
+	case ctx.Err() == nil:
+		s.forbid(ctx, err)
+	}
+	if known {
+		return checkEvery
+	}
+	return checkAgain
+}
+
+// forbid says why no permit is taken, until a comparison finds nothing wrong.
+func (s *Service) forbid(ctx context.Context, why error) {
+	s.cfg.Log.ErrorContext(ctx, "no call with side effects is permitted until the streams are as provisioned and the clock is right", "error", why)
+	text := why.Error()
+	s.drift.Store(&text)
+}
+
 // RunChecks compares the streams with what was provisioned, and this process's
-// clock with theirs, until ctx ends: every minute, and when a lost connection is
-// there again. A loosened stream or a clock that is off stops permits, never
+// clock with theirs, until ctx ends: after a first wait, then every minute, and when
+// a lost connection is there again. A loosened stream or a clock that is off stops permits, never
 // evidence; so does a comparison that cannot be made for three minutes. It ends
 // with an error if another generation of the history counts by now: the process
 // must be started again to work on it.
-func (s *Service) RunChecks(ctx context.Context) error {
+func (s *Service) RunChecks(ctx context.Context, first time.Duration) error {
 	if s.cfg.Check == nil {
 		return nil
 	}
-	for checked, wait := s.cfg.Clock.Monotonic(), checkEvery; s.waitCheck(ctx, wait) == nil; {
+	for checked, wait := s.cfg.Clock.Monotonic(), first; s.waitCheck(ctx, wait) == nil; {
 		known, err := s.check(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -52,9 +75,7 @@ func (s *Service) RunChecks(ctx context.Context) error {
 			s.drift.Store(nil)
 			continue
 		}
-		s.cfg.Log.ErrorContext(ctx, "no call with side effects is permitted until the streams are as provisioned and the clock is right", "error", err)
-		text := err.Error()
-		s.drift.Store(&text)
+		s.forbid(ctx, err)
 	}
 	return nil
 }
@@ -111,12 +132,17 @@ func (s *Service) checkClock(ctx context.Context) (known bool, err error) {
 		return false, err
 	}
 	after := s.cfg.Clock.Now()
-	// The store answered at some moment in between.
+	// The store answered at some moment in between. It is not known when, so what
+	// is due is never held back for longer than the clocks differ.
+	s.ahead.Store(int64(max(before.Sub(at), 0)))
 	if off := max(before.Sub(at), at.Sub(after)); off > s.cfg.ClockDifference/2 {
 		return true, fmt.Errorf("this process's clock is off by %s from the store's, at most %s is allowed: set the clocks right", off.Round(time.Millisecond), s.cfg.ClockDifference/2)
 	}
 	return true, nil
 }
+
+// aheadBy is by how much this process's clock is ahead of the store's.
+func (s *Service) aheadBy() time.Duration { return time.Duration(s.ahead.Load()) }
 
 // generationError says that the history this process works on is not the one
 // that counts.

@@ -199,6 +199,9 @@ type Service struct {
 
 	// drift is why no permits are taken; nil text while the streams are sound.
 	drift atomic.Pointer[string]
+	// ahead is by how much this process's clock was certainly ahead of the
+	// store's when they were last compared, in ns; 0 or more.
+	ahead atomic.Int64
 }
 
 // New builds the roles over a provisioned store.
@@ -213,7 +216,8 @@ func New(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s = &Service{cfg: cfg, watched: watched, generation: generation, clocks: doctor.NewClocks()}
 	if cfg.Local {
-		s.board, s.timers = journal.NewBoard(cfg.Alone), poller.NewTimers(cfg.Clock.Now)
+		s.board = journal.NewBoard(cfg.Alone)
+		s.timers = poller.NewTimers(func() time.Time { return cfg.Clock.Now().Add(-s.aheadBy()) })
 	}
 	s.journal = journalOver(cfg.Store, cfg.Clock, generation, s.board)
 	if s.catalogue, err = NewCatalogue(ctx, s.journal, cfg.Contracts, cfg.Sources, cfg.Accounts, cfg.HookSecrets, cfg.Credentials, cfg.PublicURL); err != nil {
@@ -424,8 +428,9 @@ func (s *Service) Journal() *journal.Journal { return s.journal }
 // up to the ledger's end by then.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer s.outbound.Close()
+	check := s.checkFirst(ctx)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.RunChecks(ctx) })
+	group.Go(func() error { return s.RunChecks(ctx, check) })
 	group.Go(func() error { return s.RunAdmin(ctx) })
 	projected, joined := make(chan struct{}), make(chan struct{})
 	if s.cfg.Roles.Any(Projector) {
@@ -556,6 +561,7 @@ func (s *Service) runPoller(ctx context.Context, name string, joined func()) err
 		Journal: j, Call: call, Directory: s.catalogue, Clock: s.cfg.Clock, NewID: NewID, Log: s.cfg.Log,
 		Callback: s.callback, Source: "/poller/" + name, Owner: name + "/" + s.cfg.Run, Gone: s.gone,
 		Permits: s.mayPermit, Drain: s.cfg.Drain, Monotonic: s.cfg.Clock.Monotonic, Hold: s.hold, Observe: s.metrics.Exchange,
+		Ahead: s.aheadBy,
 	})
 	s.metrics.Limited(p.Uses)
 	providers := &attended{s: s, journal: j, poller: p, joined: map[string]bool{}}

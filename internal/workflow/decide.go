@@ -25,8 +25,13 @@ type Target struct {
 
 // World is what a worker knows beside the state.
 type World struct {
-	Now    time.Time // the worker's clock
-	Owner  string    // this worker and run
+	Now time.Time // the worker's clock, which its permits end by
+	// Ledger is the ledger's time as far as the worker knows it, which dates the
+	// facts and the steps that follow from them: Now, or earlier where the worker's
+	// clock is known to be ahead. Zero means Now. A worker that went by a clock that
+	// is ahead by more than the interval would never find a read that is not due.
+	Ledger time.Time
+	Owner  string // this worker and run
 	Target Target
 	// Gone says whether the owner of an attempt is proved to be gone: only one
 	// process at a time holds the data directory, and the owner names an
@@ -37,8 +42,17 @@ type World struct {
 	// Hold is what an operator, or the want of room, lets rest.
 	Hold Hold
 	// Throttled is when the provider may be asked again for this operation after
-	// it told others of the account to slow down; zero if it did not.
+	// it told others of the account to slow down, by the ledger's time; zero if it
+	// did not.
 	Throttled time.Time
+}
+
+// due is the time that steps are held against.
+func (w *World) due() time.Time {
+	if w.Ledger.IsZero() {
+		return w.Now
+	}
+	return w.Ledger
 }
 
 // HoldScope is which calls a hold lets rest.
@@ -193,12 +207,12 @@ const lastReadTimeout = 2 * time.Second
 // not, and then gets the next, or the time of the next.
 func Decide(s projections.State, w World) Decision {
 	if kind, t := s.Presumable(); t != nil && w.Gone != nil && w.Gone(t.Owner) {
-		step := projections.Step{Kind: projections.StepPresume, At: w.Now, Because: "the attempt's process is gone"}
+		step := projections.Step{Kind: projections.StepPresume, At: w.due(), Because: "the attempt's process is gone"}
 		return Decision{Step: step, Fact: presume(&s, kind, t, true)}
 	}
 	var rest Decision
 	for _, step := range projections.Steps(s) {
-		if step.At.After(w.Now) {
+		if step.At.After(w.due()) {
 			if rest.Until.IsZero() || step.At.Before(rest.Until) {
 				rest.Until = step.At
 			}
@@ -225,9 +239,9 @@ func resting(w World, step projections.Step) (Decision, bool) {
 	switch last := step.Kind == projections.StepRead && step.Prompt == "deadline"; {
 	case w.Hold.covers(step):
 		return Decision{Step: step, Fact: &events.StepDeferred{
-			Until: w.Now.Add(holdRest), Reason: w.Hold.Reason, Detail: w.Hold.Detail, Creates: w.Hold.Scope == HoldCreates,
+			Until: w.due().Add(holdRest), Reason: w.Hold.Reason, Detail: w.Hold.Detail, Creates: w.Hold.Scope == HoldCreates,
 		}}, true
-	case calls(step) && !last && w.Throttled.After(w.Now):
+	case calls(step) && !last && w.Throttled.After(w.due()):
 		return Decision{Step: step, Fact: &events.StepDeferred{
 			Until: w.Throttled, Reason: events.DeferThrottled, Detail: "the provider asked the account to slow down",
 		}}, true
@@ -280,8 +294,8 @@ func possible(s *projections.State, w World, step projections.Step) (Decision, b
 		}
 		switch {
 		case end.IsZero() || !s.Phase.Live():
-		case w.Now.Before(end):
-			cut = min(cut, end.Sub(w.Now))
+		case w.due().Before(end):
+			cut = min(cut, end.Sub(w.due()))
 		case step.Prompt == "deadline":
 			// A provider that hangs must not hold up the deadline's outcome.
 			cut = min(cut, lastReadTimeout)
@@ -335,8 +349,8 @@ func possible(s *projections.State, w World, step projections.Step) (Decision, b
 			return deferred(w, step, s, events.DeferNoCredential, w.Target.Missing), true
 		}
 		if s.Intent.Promises.RepeatResult {
-			if end := s.Dates.Collect; w.Now.Before(end) {
-				timeout = min(timeout, end.Sub(w.Now))
+			if end := s.Dates.Collect; w.due().Before(end) {
+				timeout = min(timeout, end.Sub(w.due()))
 			}
 			return Decision{Step: step, Effect: CollectResult{Timeout: timeout}}, true
 		}
@@ -367,7 +381,7 @@ func prepare(s *projections.State, w World, step projections.Step) (Decision, bo
 			return deferred(w, step, s, events.DeferTargetChanged, "what was prepared is elsewhere, and a create is unresolved"), true
 		}
 		next = 0
-		if at := r.Began.Add(s.Backoff(r.Again)); r.Again > 0 && at.After(w.Now) {
+		if at := r.Began.Add(s.Backoff(r.Again)); r.Again > 0 && at.After(w.due()) {
 			return Decision{Step: step, Fact: &events.StepDeferred{
 				Until: at, Reason: events.DeferTargetChanged, Detail: "what was prepared is elsewhere, and was made again before",
 			}}, true
@@ -471,7 +485,7 @@ func deferred(w World, step projections.Step, s *projections.State, why events.D
 		return Decision{Step: step, Fact: &events.LookupAnswered{Outcome: events.LookupFailed, Call: call}}
 	}
 	return Decision{Step: step, Fact: &events.StepDeferred{
-		Until: w.Now.Add(s.RestFor()), Reason: why, Detail: detail,
+		Until: w.due().Add(s.RestFor()), Reason: why, Detail: detail,
 	}}
 }
 

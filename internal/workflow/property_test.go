@@ -191,6 +191,9 @@ func drawWorld(t *rapid.T, y *story) workflow.World {
 		Now:   epoch.Add(y.at + rapid.SampledFrom([]time.Duration{0, 1, time.Second, time.Minute, 4 * time.Minute, time.Hour, 5 * time.Hour}).Draw(t, "now")),
 		Owner: "poller-2/new", Target: here, Held: rapid.IntRange(0, 5).Draw(t, "held") == 0,
 	}
+	if ahead := rapid.SampledFrom([]time.Duration{0, 0, time.Second, 15 * time.Second, 2 * time.Minute}).Draw(t, "ahead"); ahead > 0 {
+		w.Ledger = w.Now.Add(-ahead)
+	}
 	w.Hold = workflow.Hold{
 		Scope:  rapid.SampledFrom([]workflow.HoldScope{"", "", "", "", workflow.HoldCreates, workflow.HoldAll}).Draw(t, "hold"),
 		Reason: rapid.SampledFrom([]events.DeferReason{events.DeferHold, events.DeferStorageLow}).Draw(t, "hold for"),
@@ -231,6 +234,10 @@ func TestEffectsNeedPermits(t *testing.T) {
 
 func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind]int) {
 	d := workflow.Decide(y.s, w)
+	ledger := w.Now
+	if !w.Ledger.IsZero() {
+		ledger = w.Ledger
+	}
 	if d.Effect != nil {
 		seen[d.Step.Kind]++
 	}
@@ -336,22 +343,22 @@ func check(t *rapid.T, y *story, w workflow.World, seen map[projections.StepKind
 	}
 	// A hold of everything and a busy provider let nothing out but, in the latter
 	// case, the read a deadline waits for.
-	if last := d.Step.Kind == projections.StepRead && d.Step.Prompt == "deadline"; d.Effect != nil && (w.Hold.Scope == workflow.HoldAll || w.Throttled.After(w.Now) && !last) {
-		t.Fatalf("%s under hold %q, throttled until %v, now %v", describe(d), w.Hold.Scope, w.Throttled, w.Now)
+	if last := d.Step.Kind == projections.StepRead && d.Step.Prompt == "deadline"; d.Effect != nil && (w.Hold.Scope == workflow.HoldAll || w.Throttled.After(ledger) && !last) {
+		t.Fatalf("%s under hold %q, throttled until %v, now %v", describe(d), w.Hold.Scope, w.Throttled, ledger)
 	}
 	switch {
 	case d.Fact == nil && d.Effect == nil && d.Step.Kind != "":
 		t.Fatalf("a step without work: %s", describe(d))
-	case d.Fact == nil && d.Effect == nil && !d.Until.IsZero() && !d.Until.After(w.Now):
-		t.Fatalf("nothing to do, and again at %v, which is not after %v", d.Until, w.Now)
-	case d.Step.At.After(w.Now):
-		t.Fatalf("%s is due at %v, now is %v", d.Step.Kind, d.Step.At, w.Now)
+	case d.Fact == nil && d.Effect == nil && !d.Until.IsZero() && !d.Until.After(ledger):
+		t.Fatalf("nothing to do, and again at %v, which is not after %v", d.Until, ledger)
+	case d.Step.At.After(ledger):
+		t.Fatalf("%s is due at %v, now is %v", d.Step.Kind, d.Step.At, ledger)
 	case y.s.Phase.Stopped() && d.Effect != nil && !slices.Contains([]projections.StepKind{projections.StepRead, projections.StepLookup, projections.StepCleanup}, d.Step.Kind):
 		t.Fatalf("%s: %s", y.s.Phase, describe(d))
 	}
 	// The permit it asks for is one the fold takes, if the time is the ledger's.
-	if d.Fact != nil && d.Effect != nil && !w.Now.Before(epoch.Add(y.at)) {
-		y.at = w.Now.Sub(epoch)
+	if d.Fact != nil && d.Effect != nil && !ledger.Before(epoch.Add(y.at)) {
+		y.at = ledger.Sub(epoch)
 		if r := y.put(d.Fact); r.Verdict != projections.Applied {
 			t.Fatalf("the permit for %s in %s is %s: %s", d.Step.Kind, r.From, r.Verdict, r.Reason)
 		}

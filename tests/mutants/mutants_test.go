@@ -106,6 +106,10 @@ func mutants() []mutant {
 `}},
 		},
 		{
+			name: "own-clock", why: "what is due is judged by a clock that is ahead of the ledger's", quick: true, runs: 3000,
+			edits: []edit{{pollerFile, `return at.Add(-max(p.cfg.Ahead(), 0))`, `return at`}},
+		},
+		{
 			name: "unfenced-projector", why: "neither epoch nor partition sequence keeps a stopped projector out", quick: true, runs: 3000,
 			edits: []edit{
 				{tenureFile, `Guard: &Guard{Subject: t.filter(), Sequence: t.last},`, `Guard: nil,`},

@@ -152,14 +152,14 @@ type timers struct {
 }
 
 func (w *world) timers(p *process) *timers {
-	return &timers{Timers: poller.NewTimers(func() time.Time { return w.clock.Now().Add(p.skew) }), w: w, p: p}
+	return &timers{Timers: poller.NewTimers(func() time.Time { return w.clock.Now().Add(p.skew - p.ahead()) }), w: w, p: p}
 }
 
 func (t *timers) Due(partition int, s projections.State) {
 	t.Timers.Due(partition, s)
 	t.moves++
 	if !s.NextLook.IsZero() {
-		t.w.hint(s.NextLook.Add(-t.p.skew))
+		t.w.hint(s.NextLook.Add(t.p.ahead() - t.p.skew))
 	}
 }
 
@@ -185,7 +185,7 @@ func (w *world) poller(p *process, name string, c *contract.Contract) *actor {
 		worker := poller.New(poller.Config{
 			Journal: j, Call: &caller{a}, Directory: directory{c}, Clock: a, NewID: a.newID, Log: slog.New(slog.DiscardHandler),
 			Callback: func(_, _, _ string) string { return "" },
-			Source:   "/poller/" + name, Owner: a.name, Gone: w.gone(p), Hold: w.holds,
+			Source:   sourceOf(p), Owner: a.name, Gone: w.gone(p), Hold: w.holds, Ahead: p.ahead,
 		})
 		var leases *journal.Leases
 		for leases == nil {

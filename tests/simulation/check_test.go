@@ -249,6 +249,7 @@ func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []pro
 	s := projections.State{Operation: op.id}
 	previous := events.ChainStart(op.id)
 	record := uint64(1)
+	known := map[uint64]projections.State{} // after each fact
 	for {
 		m, err := w.store.Next(ctx, journal.Ledger, facts, s.Sequence+1)
 		if err != nil {
@@ -265,6 +266,8 @@ func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []pro
 		previous = digest
 		before := s.Phase
 		w.judgePermit(op, s, event)
+		known[s.Sequence] = s
+		w.judgeLook(op, known, event)
 		var want projections.Record
 		s, want = projections.Fold(s, projections.Entry{Sequence: m.Sequence, Time: m.Time, Event: event, Digest: digest})
 		want.Build = "simulation"
@@ -289,6 +292,42 @@ func (w *world) judgeHistory(op *operation) (list []events.Event, verdicts []pro
 		w.violate("%s has more records than facts", op.id)
 	}
 	return list, verdicts
+}
+
+// judgeLook checks that no status was read and nothing looked up before it was due
+// in the state that the worker knew, by the ledger's time: as far as its process
+// can know that.
+func (w *world) judgeLook(op *operation, known map[uint64]projections.State, e events.Event) {
+	var call events.Call
+	kind := projections.StepRead
+	switch f := e.Fact.(type) {
+	case *events.JobObserved:
+		call = f.Call
+	case *events.ObservationFailed:
+		call = f.Call
+	case *events.LookupAnswered:
+		call, kind = f.Call, projections.StepLookup
+	default:
+		return
+	}
+	if call.LeftAt.IsZero() {
+		return
+	}
+	left := call.LeftAt
+	for _, p := range w.processes {
+		if sourceOf(p) == e.Source {
+			left = left.Add(-p.skew)
+		}
+	}
+	var due time.Time
+	for _, step := range projections.Steps(known[call.AsOf]) {
+		if step.Kind == kind && (due.IsZero() || step.At.Before(due)) {
+			due = step.At
+		}
+	}
+	if early := due.Sub(left); due.IsZero() || early > linkTime {
+		w.violate("%s: a %s left at %s by the ledger's time, and is due at %s", op.id, kind, left.Sub(w.began), due.Sub(w.began))
+	}
 }
 
 func describe(r projections.Record, e events.Event) string {

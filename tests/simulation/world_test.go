@@ -174,6 +174,16 @@ type process struct {
 	timers *timers        // likewise
 }
 
+// sourceOf names the process in the facts of its pollers.
+func sourceOf(p *process) string { return "/poller/" + p.name }
+
+// linkTime is how long an answer of the ledger to a question for the time takes.
+const linkTime = 50 * time.Millisecond
+
+// ahead is what the process knows of its clock, which it compared with the
+// ledger's before it began.
+func (p *process) ahead() time.Duration { return max(p.skew-linkTime, 0) }
+
 func (w *world) boot(p *process) {
 	p.run++
 	p.alive = true
