@@ -445,10 +445,13 @@ func (h *handler) opened(ctx context.Context) bool {
 // so that its sender comes to read the refusal.
 const drained = 4 << 20
 
+// unwanted bounds a body where none is taken.
+const unwanted = 64 << 10
+
 // readBody reads the whole body, or refuses it before it is kept.
 func (c *call) readBody(rule bodyRule) error {
 	if rule == bodyNone {
-		return nil
+		return c.passOver()
 	}
 	limit := int64(ingest.MaxBody)
 	switch rule {
@@ -458,7 +461,6 @@ func (c *call) readBody(rule bodyRule) error {
 		limit += cloudevent.Envelope
 	case bodyNone, bodyJSON, bodyOptional, bodyRaw:
 	}
-	tooLarge := bodyTooLarge(limit)
 	if types := len(c.r.Header["Content-Type"]); types > 1 && rule != bodyRaw {
 		return &ingest.Refusal{
 			Code: ingest.CodeRequestMalformed, Detail: "there are several Content-Type headers, of which each reader may take another",
@@ -469,7 +471,7 @@ func (c *call) readBody(rule bodyRule) error {
 		// Under a caller who asked for the connection's end net/http resets it, and
 		// the answer with it, while that caller still sends.
 		_, _ = io.CopyN(io.Discard, c.r.Body, drained)
-		return tooLarge
+		return bodyTooLarge(limit)
 	}
 	if rule == bodyJSON || rule == bodyMessage || rule == bodyOptional && c.r.ContentLength != 0 {
 		media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
@@ -490,11 +492,34 @@ func (c *call) readBody(rule bodyRule) error {
 		source, seconds = c.delivery.reading(source), deliveryTime.Seconds()
 	}
 	body, err := io.ReadAll(source)
+	if err := unread(err, limit, seconds); err != nil {
+		return err
+	}
+	c.body = body
+	return nil
+}
+
+// passOver reads a body that nobody asked for. Left alone, net/http would read it
+// before it writes the answer, and by then nothing limits how long that takes.
+func (c *call) passOver() error {
+	if c.r.ContentLength == 0 {
+		return nil
+	}
+	if c.r.ContentLength > unwanted {
+		return bodyTooLarge(unwanted)
+	}
+	_, err := io.Copy(io.Discard, http.MaxBytesReader(c.w, c.r.Body, unwanted))
+	return unread(err, unwanted, readTime.Seconds())
+}
+
+// unread is the problem with a body that could not be read to its end; nil if it
+// could.
+func unread(err error, limit int64, seconds float64) error {
 	var over *http.MaxBytesError
 	var broken net.Error
 	switch {
 	case errors.As(err, &over):
-		return tooLarge
+		return bodyTooLarge(limit)
 	case errors.Is(err, errNoRoom):
 		return noRoom().Say("deliveries under way hold {max_bytes} bytes together, which is the most", ingest.Values{"max_bytes": mostDelivered})
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -504,7 +529,6 @@ func (c *call) readBody(rule bodyRule) error {
 	case err != nil:
 		return &ingest.Refusal{Code: ingest.CodeRequestMalformed, Detail: "the chunks of the body, or what follows them, cannot be read"}
 	}
-	c.body = body
 	return nil
 }
 

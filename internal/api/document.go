@@ -175,7 +175,9 @@ func schemaName(t reflect.Type, hint string) string {
 
 // codesOf are the problems that a route can answer.
 func (r route) codesOf() []ingest.Code {
-	codes := append([]ingest.Code{ingest.CodeInternal}, r.sheet.codes...)
+	codes := append([]ingest.Code{
+		ingest.CodeInternal, ingest.CodeBodyIncomplete, ingest.CodeBodyTooLarge, ingest.CodeRequestTimeout, ingest.CodeRequestMalformed,
+	}, r.sheet.codes...)
 	if !r.open {
 		codes = append(codes, ingest.CodeUnauthenticated, ingest.CodeKeysUnavailable)
 	}
@@ -185,11 +187,8 @@ func (r route) codesOf() []ingest.Code {
 	if slices.Contains(r.sheet.params, paramID) {
 		codes = append(codes, ingest.CodeInvalidID, ingest.CodeNotFound, ingest.CodeForbidden)
 	}
-	if r.body != bodyNone {
-		codes = append(codes, ingest.CodeBodyIncomplete, ingest.CodeRequestTimeout, ingest.CodeRequestMalformed)
-	}
 	if r.sheet.body != nil {
-		codes = append(codes, ingest.CodeMediaType, ingest.CodeBodyTooLarge, ingest.CodeMalformedJSON, ingest.CodeDuplicateKey,
+		codes = append(codes, ingest.CodeMediaType, ingest.CodeMalformedJSON, ingest.CodeDuplicateKey,
 			ingest.CodeNumberOutOfRange, ingest.CodeTooDeep, ingest.CodeInvalid)
 	}
 	if r.strict() {
