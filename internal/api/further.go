@@ -63,7 +63,7 @@ func cleanupSheet() sheet {
 		params: []string{paramID, paramKey, paramMatchMaybe}, body: typeOf[ingest.CleanupBody](),
 		answers: []outcome{
 			showing(http.StatusAccepted, "It is recorded and will be sent."),
-			showing(http.StatusOK, "It was done before, and nothing is recorded. Or the key had asked for it before.", "Idempotent-Replayed"),
+			showing(http.StatusOK, "It was done before, and nothing is sent. Or the key had asked for it before.", "Idempotent-Replayed"),
 		},
 		codes: []ingest.Code{
 			ingest.CodeKeyMissing, ingest.CodeKeyInvalid, ingest.CodeKeyReused, ingest.CodePreconditionInvalid, ingest.CodeStale,

@@ -253,8 +253,8 @@ func TestCleanups(t *testing.T) {
 	if get(); shown.Cleanup.Status != projections.CallDone || !slices.Equal(shown.Cleanup.Removed, []string{"job-1"}) || shown.State != projections.PhaseFailed {
 		t.Errorf("%+v", shown.Cleanup)
 	}
-	// Done is done, under whichever key.
-	if _, _, status := h.tell("alice", "cleanup", "c5", ""); status != 200 || facts(h, events.TypeCleanupRequested) != 2 {
+	// Done is done, under whichever key, and the key is kept.
+	if _, _, status := h.tell("alice", "cleanup", "c5", ""); status != 200 || facts(h, events.TypeCleanupRequested) != 3 || facts(h, events.TypeCleanupAttempted) != 2 {
 		t.Errorf("%d, %d facts", status, facts(h, events.TypeCleanupRequested))
 	}
 	if v, _, status := h.tell("mate", "cleanup", "c6", `{"job_id":"job-8"}`); status == 202 {
@@ -264,7 +264,7 @@ func TestCleanups(t *testing.T) {
 		t.Errorf("of a stray job: %d %+v", status, v.Cleanup)
 	}
 	// What was done stays done while another one is under way.
-	if _, _, status := h.tell("alice", "cleanup", "c7", ""); status != 200 || facts(h, events.TypeCleanupRequested) != 3 {
+	if _, _, status := h.tell("alice", "cleanup", "c7", ""); status != 200 || facts(h, events.TypeCleanupRequested) != 5 {
 		t.Errorf("%d, %d facts", status, facts(h, events.TypeCleanupRequested))
 	}
 }

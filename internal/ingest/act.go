@@ -29,9 +29,10 @@ type CancelRequest struct {
 
 // Cancel records the wish to cancel. The answer is the operation as it then
 // stands: the wish is a wish, and only the provider's word makes it cancelled.
-// A wish that is being served already is not recorded again, so any number of
-// callers may ask. A key that recorded its wish before is answered with the
-// operation as it now stands, whatever became of it, and an OriginalStatus.
+// Any number of callers may ask: a wish that is being served already is recorded for
+// the sake of its key, and changes nothing else. A key that recorded its wish before is
+// answered with the operation as it now stands, whatever became of it, and an
+// OriginalStatus.
 func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	if r.Key == "" {
 		return View{}, keyMissing()

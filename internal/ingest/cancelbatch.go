@@ -238,7 +238,10 @@ func (v *Service) wishOn(ctx context.Context, r CancelRequest, why string) (stan
 	case r.Version != 0 && r.Version != s.Facts:
 		return out, stale(s)
 	}
-	out.idle = s.Phase == projections.PhaseCancelled || wished(s)
+	// Where a wish is served, one under another key is recorded all the same: it was
+	// answered as one, so sent again it must find that, and not begin a cancel anew once the
+	// first has come to nothing. Nothing acts on what is cancelled, by whatever key.
+	out.idle = s.Phase == projections.PhaseCancelled
 	return out, nil
 }
 

@@ -36,7 +36,7 @@ type Asked int
 const (
 	AskedNow    Asked = iota // recorded by this request, and on its way
 	AskedBefore              // recorded by an earlier one under its key
-	NothingToDo              // not recorded: it was done before, whoever asked for it
+	NothingToDo              // recorded for its key's sake: it was done before, whoever asked for it
 )
 
 // AskedView is what somebody asked for and what was seen of it.
@@ -217,9 +217,9 @@ func (v *Service) contractOf(ctx context.Context, s projections.State) (*contrac
 }
 
 // Cleanup records the wish to remove what a job of the operation left, of the
-// operation's own job unless another one of its jobs is named. One that is done is not
-// recorded again, and one at a time is under way: what is recorded under a key is told
-// from what is not, so that each key has one meaning for ever.
+// operation's own job unless another one of its jobs is named. One that is done is not sent
+// again, and one at a time is under way. Each key has one meaning for ever, which job the
+// operation's own may be by then.
 func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, Asked, error) {
 	var body CleanupBody
 	if len(r.Body) > 0 {
@@ -291,8 +291,8 @@ func (v *Service) tryAsk(ctx context.Context, a asking) (view View, asked Asked,
 	// the operation since.
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s key %s", s.Operation, hashKey(a.Caller, a.Key)))
 	id := string(a.action) + "-" + hex.EncodeToString(sum[:16])
-	if done, err := v.askedBefore(ctx, s, id, a); done || err != nil {
-		return replayOf(v.view(a.Caller, s), statusSubmitted), AskedBefore, false, err
+	if original, err := v.askedBefore(ctx, s, id, a); original != 0 || err != nil {
+		return replayOf(v.view(a.Caller, s), original), AskedBefore, false, err
 	}
 	if s.Rulebook() > projections.Rules {
 		return View{}, AskedNow, false, cancelRefusal(s)
@@ -301,11 +301,8 @@ func (v *Service) tryAsk(ctx context.Context, a asking) (view View, asked Asked,
 		return View{}, AskedNow, false, stale(s)
 	}
 	idle, err := a.look(ctx, s)
-	switch {
-	case err != nil:
+	if err != nil {
 		return View{}, AskedNow, false, err
-	case idle:
-		return v.view(a.Caller, s), NothingToDo, false, nil
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
@@ -313,8 +310,9 @@ func (v *Service) tryAsk(ctx context.Context, a asking) (view View, asked Asked,
 		return View{}, AskedNow, false, err
 	}
 	// On the very state that was looked at, or not at all: what would be noted and
-	// never sent is refused instead. A crash before it leaves nothing, and the caller
-	// asks again; after it the request is in the ledger and the projector makes it due.
+	// never sent is refused instead, but for what was done before, whose key is all that is
+	// kept of it. A crash before it leaves nothing, and the caller asks again; after it the
+	// request is in the ledger and the projector makes it due.
 	after, outcome, err := v.cfg.Journal.AppendAll(ctx, []projections.State{s}, []events.Event{{
 		ID: id, Source: v.cfg.Source, Operation: s.Operation, Time: v.cfg.Clock.Now(), Actor: a.Caller.Principal, Fact: a.fact,
 	}})
@@ -324,17 +322,24 @@ func (v *Service) tryAsk(ctx context.Context, a asking) (view View, asked Asked,
 	case outcome == journal.Superseded:
 		return View{}, AskedNow, true, nil
 	}
+	if idle {
+		return v.view(a.Caller, after[0]), NothingToDo, false, nil
+	}
 	return v.view(a.Caller, after[0]), AskedNow, false, nil
 }
 
-// askedBefore says whether the caller's key has recorded this very request.
-func (v *Service) askedBefore(ctx context.Context, s projections.State, id string, a asking) (bool, error) {
+// askedBefore gives the status that was answered when the caller's key recorded this very
+// request, 0 if it did not.
+func (v *Service) askedBefore(ctx context.Context, s projections.State, id string, a asking) (int, error) {
 	want := a.fact
 	lines, err := v.cfg.Journal.Timeline(ctx, s.Operation)
 	if err != nil {
-		return false, fmt.Errorf("%s on %s: %w", want.Type(), s.Operation, err)
+		return 0, fmt.Errorf("%s on %s: %w", want.Type(), s.Operation, err)
 	}
+	var then projections.State
 	for _, line := range lines {
+		var record projections.Record
+		then, record = projections.Fold(then, line.Entry)
 		if line.Entry.Event.ID != id {
 			continue
 		}
@@ -344,21 +349,24 @@ func (v *Service) askedBefore(ctx context.Context, s projections.State, id strin
 			given, ok := want.(*events.InputSubmitted)
 			if same = ok && have.Question == given.Question; same {
 				if same, err = v.sameAnswer(ctx, have.Payload, a.text); err != nil {
-					return false, fmt.Errorf("%s on %s: %w", want.Type(), s.Operation, err)
+					return 0, fmt.Errorf("%s on %s: %w", want.Type(), s.Operation, err)
 				}
 			}
 		case *events.CleanupRequested:
-			// The operation's own job need not be named.
+			// The operation's own job need not be named: the one that was its own then.
 			asked, ok := want.(*events.CleanupRequested)
-			same = ok && have.Why == asked.Why && (have.JobID == asked.JobID || asked.JobID == "" && have.JobID == s.Job.ID)
+			same = ok && have.Why == asked.Why && (have.JobID == asked.JobID || asked.JobID == "" && have.JobID == then.Job.ID)
 		default: // no other fact has such an id
 		}
 		if !same {
-			return false, keyReused(s, "this Idempotency-Key asked for something else on this operation")
+			return 0, keyReused(s, "this Idempotency-Key asked for something else on this operation")
 		}
-		return true, nil
+		if record.Verdict != projections.Applied {
+			return statusDone, nil // it was done before
+		}
+		return statusSubmitted, nil
 	}
-	return false, nil
+	return 0, nil
 }
 
 // sameAnswer says whether an answer that was given means what this text does, whatever

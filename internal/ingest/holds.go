@@ -99,7 +99,7 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 	fact := &events.HoldPlaced{
 		Scope: scope, Who: r.Caller.Principal, KeyID: r.Caller.KeyID, Key: hashKey(r.Caller, r.Key), Why: digestOf(why),
 	}
-	h, before, placed, replayed, err := v.changeHold(ctx, r, provider, why, fact, func(h projections.Hold) (done bool, refusal *Refusal) {
+	h, before, placed, original, err := v.changeHold(ctx, r, provider, why, fact, func(h projections.Hold) (done bool, refusal *Refusal) {
 		switch {
 		case h.Unreadable != "":
 			return false, nil
@@ -117,15 +117,13 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 	if view, err = v.holdView(ctx, h); err != nil {
 		return HoldView{}, false, false, err
 	}
-	if placed && before.Scope != events.HoldNone {
+	replayed = original != 0
+	if view.OriginalStatus = original; placed && before.Scope != events.HoldNone {
 		was, err := v.holdView(ctx, before)
 		if err != nil {
 			return HoldView{}, false, false, err
 		}
 		view.Was = &was
-	}
-	if replayed {
-		view.OriginalStatus = statusCreated
 	}
 	return view, placed, replayed, nil
 }
@@ -149,7 +147,7 @@ func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, re
 		return HoldView{}, false, Refuse(problems...)
 	}
 	fact := &events.HoldReleased{Who: r.Caller.Principal, KeyID: r.Caller.KeyID, Key: hashKey(r.Caller, r.Key), Why: digestOf(why)}
-	h, before, released, replayed, err := v.changeHold(ctx, r, provider, why, fact, func(h projections.Hold) (bool, *Refusal) {
+	h, before, released, original, err := v.changeHold(ctx, r, provider, why, fact, func(h projections.Hold) (bool, *Refusal) {
 		if h.Scope == events.HoldNone {
 			r := &Refusal{Code: CodeNotHeld}
 			return false, r.Say("there is no hold on {held}", Values{"held": heldName(provider)})
@@ -170,52 +168,57 @@ func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, re
 		}
 		view.Was = &was
 	}
-	if replayed {
+	if view.OriginalStatus = original; original != 0 {
 		view.OriginalStatus = statusDone
 	}
-	return view, replayed, nil
+	return view, original != 0, nil
 }
 
 // holdTries bounds how often a fact that another one beat is decided anew.
 const holdTries = 8
 
-// changeHold appends the fact unless judge says that nothing is to be done, or
-// refuses. It gives the hold after and before.
+// changeHold appends the fact unless judge refuses. It gives the hold after and before,
+// whether that changed, and the status that the key's first request was answered with, 0 if
+// there was none. Where judge says that nothing is to be done the fact changes nothing and
+// is there for its key, which must place nothing once somebody has released what it found.
 func (v *Service) changeHold(
 	ctx context.Context, r HoldRequest, provider, why string, fact events.ServiceFact, judge func(projections.Hold) (done bool, refusal *Refusal),
-) (after, before projections.Hold, appended, replayed bool, err error) {
+) (after, before projections.Hold, changed bool, original int, err error) {
 	for range holdTries {
 		facts, err := v.cfg.Journal.HoldFacts(ctx, provider)
 		if err != nil {
-			return after, before, false, false, err
+			return after, before, false, 0, err
 		}
 		h := projections.Hold{Provider: provider}
 		for _, f := range facts {
+			then := h
 			h = projections.FoldHold(h, f)
 			// The key is looked up first: a retry must find what it did, also where
 			// somebody has released or placed the hold since.
 			same, refusal := sameHold(f.Event.Fact, fact)
 			if refusal != nil {
-				return after, before, false, false, refusal
+				return after, before, false, 0, refusal
 			}
-			replayed = replayed || same
+			switch {
+			case !same:
+			case then.Scope == h.Scope && then.Unreadable == "":
+				original = statusDone
+			default:
+				original = statusCreated
+			}
 		}
-		if replayed {
+		if original != 0 {
 			v.holdsChanged(ctx)
-			return h, h, false, true, nil
+			return h, h, false, original, nil
 		}
 		done, refusal := judge(h)
 		if refusal != nil {
-			return after, before, false, false, refusal
-		}
-		if done {
-			v.holdsChanged(ctx)
-			return h, h, false, false, nil
+			return after, before, false, 0, refusal
 		}
 		// The reason before the fact that names it: a crash in between leaves
 		// bytes that nothing refers to, and no hold.
 		if err := v.keep(ctx, why); err != nil {
-			return after, before, false, false, err
+			return after, before, false, 0, err
 		}
 		// A crash before the append changes nothing. After it the hold is what
 		// was asked for, in every process that reads it; the caller, who has no
@@ -224,15 +227,15 @@ func (v *Service) changeHold(
 			ID: v.cfg.NewID(), Source: v.cfg.Source, Time: v.cfg.Clock.Now(), Actor: r.Caller.Principal, Fact: fact,
 		})
 		if err != nil {
-			return after, before, false, false, fmt.Errorf("change the hold on %s (%s): %w", heldName(provider), outcome, err)
+			return after, before, false, 0, fmt.Errorf("change the hold on %s (%s): %w", heldName(provider), outcome, err)
 		}
 		if outcome == journal.Superseded {
 			continue
 		}
 		v.holdsChanged(ctx)
-		return next, h, true, false, nil
+		return next, h, !done, 0, nil
 	}
-	return after, before, false, false, fmt.Errorf("change the hold on %s: others changed it %d times meanwhile", heldName(provider), holdTries)
+	return after, before, false, 0, fmt.Errorf("change the hold on %s: others changed it %d times meanwhile", heldName(provider), holdTries)
 }
 
 // holdsChanged makes this process read the holds before the caller is answered,

@@ -4,8 +4,10 @@ package ingest
 // of a submit names an operation, one of a cancel, decision, pause or resume is
 // looked up among the facts of the operation that was named, one of a hold or
 // release among those of the hold. So the same key may cancel two operations,
-// which are two intents, and submit a third. The ledger is the only store of keys;
-// what records nothing uses none up.
+// which are two intents, and submit a third. The ledger is the only store of keys.
+// What finds its wish fulfilled already is recorded too, as a fact that the fold makes
+// nothing of: the key was answered, and must never act. What is refused uses no key up,
+// nor does the cancel of an operation that is cancelled, on which nothing can act.
 
 // ParseKey reads the values of an Idempotency-Key header: one, either bare or
 // as a structured-field string (RFC 9651) in quotes, as draft 07 of the header

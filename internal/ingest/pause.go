@@ -28,7 +28,8 @@ type PauseView struct {
 
 // Pause rests the creates and collections of one operation until its pause is
 // ended. Cancels, look-ups, reads and deadlines go on. One that is paused
-// already stays as it is. replayed says that the key had paused it before.
+// already stays as it is, and the key is recorded: sent again after somebody ended
+// the pause, it pauses nothing. replayed says that the key had paused it before.
 func (v *Service) Pause(ctx context.Context, r PauseRequest) (view View, replayed bool, err error) {
 	return v.setPaused(ctx, r, true)
 }
@@ -74,8 +75,6 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 		return View{}, false, refusal
 	case r.Version != 0 && r.Version != s.Facts:
 		return View{}, false, stale(s)
-	case s.Paused == paused:
-		return v.view(r.Caller, s), false, nil
 	}
 	// The text before the fact that names it: a crash in between leaves bytes
 	// that nothing refers to.
