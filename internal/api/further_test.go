@@ -269,6 +269,41 @@ func TestCleanups(t *testing.T) {
 	}
 }
 
+// A cleanup that names no job is of the job that the operation had when it was
+// recorded: sent again after a person gave the operation another one, it is neither
+// another request nor one about that job.
+func TestCleanupOfTheJobOfThen(t *testing.T) {
+	h := further(t, "running")
+	for range 3 {
+		h.play("advance 10m")
+		s, err := h.journal.Current(t.Context(), h.op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.fact(&events.ObservationFailed{JobID: "job-1", Prompt: "due", Call: events.Call{
+			AsOf: s.Sequence, LeftAt: h.clock.Now(), Status: 404, Class: events.ErrorNotFound,
+		}})
+	}
+	v, _, status := h.tell("alice", "cleanup", "c", `{"why":"gone"}`)
+	if status != 202 || v.State != projections.PhaseQuarantined || v.Cleanup.JobID != "job-1" {
+		t.Fatalf("%d %s %+v", status, v.State, v.Cleanup)
+	}
+	h.sent(events.CallDone)
+	decide := map[string]string{"Idempotency-Key": "d", "If-Match": fmt.Sprintf(`"v%d"`, h.view("alice", h.op).Version)}
+	if w := h.request("alice", "POST", "/v1/operations/"+h.op+"/decisions", decide, `{"kind":"adopt","job_id":"job-9","why":"it is this one"}`); w.Code != 201 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	for _, body := range []string{`{"why":"gone"}`, `{"job_id":"job-1","why":"gone"}`} {
+		w := h.request("alice", "POST", "/v1/operations/"+h.op+"/cleanup", map[string]string{"Idempotency-Key": "c"}, body)
+		if w.Code != 200 || w.Header().Get("Idempotent-Replayed") != "true" || facts(h, events.TypeCleanupRequested) != 1 {
+			t.Errorf("%s: %d %s", body, w.Code, w.Body)
+		}
+	}
+	if _, p, status := h.tell("alice", "cleanup", "c", `{"job_id":"job-9","why":"gone"}`); status != 422 || p.Code != ingest.CodeKeyReused {
+		t.Errorf("%d %+v", status, p)
+	}
+}
+
 // A provider without such calls: none is taken, and capabilities say so.
 func TestNoFurtherCalls(t *testing.T) {
 	h := newHarness(t)

@@ -79,6 +79,7 @@ type asking struct {
 	AskRequest
 	action Action
 	fact   events.Fact
+	job    string // that a cleanup names; "": the operation's own
 	text   []byte // stored before the fact, which names it by its digest
 	// look says why it makes no sense in the state, or that it is done already.
 	look func(context.Context, projections.State) (idle bool, err error)
@@ -234,11 +235,13 @@ func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, Asked, error
 	if problem := textProblem(text(body.JobID), MaxText); problem != nil {
 		return View{}, AskedNow, Refuse(problem.at("/job_id"))
 	}
-	fact := &events.CleanupRequested{Who: r.Caller.Principal, Why: digestOf(why), JobID: text(body.JobID)}
+	fact := &events.CleanupRequested{Who: r.Caller.Principal, Why: digestOf(why)}
+	job := text(body.JobID)
 	return v.ask(ctx, asking{
-		AskRequest: r, action: ActCleanup, text: []byte(why), fact: fact,
+		AskRequest: r, action: ActCleanup, text: []byte(why), fact: fact, job: job,
 		look: func(ctx context.Context, s projections.State) (bool, error) {
-			if fact.JobID == "" {
+			// At each look: a decision may have given it another one.
+			if fact.JobID = job; job == "" {
 				fact.JobID = s.Job.ID
 			}
 			if refusal := cleanupRefusal(s, fact.JobID); refusal != nil {
@@ -353,9 +356,9 @@ func (v *Service) askedBefore(ctx context.Context, s projections.State, id strin
 				}
 			}
 		case *events.CleanupRequested:
-			// The operation's own job need not be named: the one that was its own then.
+			// The operation's own job need not be named. It may have another one by now.
 			asked, ok := want.(*events.CleanupRequested)
-			same = ok && have.Why == asked.Why && (have.JobID == asked.JobID || asked.JobID == "" && have.JobID == then.Job.ID)
+			same = ok && have.Why == asked.Why && (have.JobID == a.job || a.job == "" && have.JobID == then.Job.ID)
 		default: // no other fact has such an id
 		}
 		if !same {
