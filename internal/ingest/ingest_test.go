@@ -312,8 +312,8 @@ func TestNoProblemWithoutWords(t *testing.T) {
 	if v.Problem == nil || v.Problem.Message != "not authorised" || v.Because != "the job goes on; the last 4 status reads failed: not authorised" {
 		t.Errorf("problem %+v, because %q", v.Problem, v.Because)
 	}
-	s.Phase, s.Job.Remote, s.Because = projections.PhaseResultTimedOut, "running", "result_deadline"
-	if v := ViewOf(s, time.Time{}); v.Because != `result_deadline; the provider last said "running"; the last 4 status reads failed: not authorised` {
+	s.Phase, s.Job.Remote, s.Reason, s.Because = projections.PhaseResultTimedOut, "running", "result_deadline", "result_deadline"
+	if v := ViewOf(s, time.Time{}); v.Because != `the job had not ended when the deadline for its result passed; the provider last said "running"; the last 4 status reads failed: not authorised` {
 		t.Error(v.Because)
 	}
 	s.Phase, s.Because = projections.PhaseSucceeded, ""
@@ -339,8 +339,8 @@ func TestPartialAndUnknown(t *testing.T) {
 	if v := ViewOf(s, time.Time{}); v.Because != `the job goes on; the provider says "on_hold", and the contract does not know what that means` {
 		t.Error(v.Because)
 	}
-	s.Phase, s.Because = projections.PhaseResultTimedOut, "result_deadline"
-	if v := ViewOf(s, time.Time{}); v.Because != `result_deadline; the provider last said "on_hold", and the contract does not know what that means` {
+	s.Phase, s.Reason, s.Because = projections.PhaseResultTimedOut, "result_deadline", "result_deadline"
+	if v := ViewOf(s, time.Time{}); v.Because != `the job had not ended when the deadline for its result passed; the provider last said "on_hold", and the contract does not know what that means` {
 		t.Error(v.Because)
 	}
 }

@@ -195,7 +195,7 @@ func ViewOf(s projections.State, now time.Time) View {
 		Session: s.Intent.Session, Replaces: s.Intent.Replaces, RetryOf: s.Intent.RetryOf,
 		Reference: s.Intent.Reference, NotBefore: moment(s.Intent.NotBefore), ReplacedBy: linked(s.Later, events.LinkReplacedBy), RetriedBy: linked(s.Later, events.LinkRetriedBy),
 		State: s.Phase, Phase: s.Phase, Terminal: s.Phase.Terminal(), Quarantine: s.Quarantine, Outcome: s.Outcome,
-		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Because, Paused: pauseView(s),
+		Reason: s.Reason, WaitingFor: s.WaitingFor, Because: s.Why(), Paused: pauseView(s),
 		NextLook: moment(s.NextLook), Started: s.Started.UTC(), Since: s.Since.UTC(),
 		Guarantee: GuaranteeView{s.Intent.Promises.Guarantee, Words(s.Intent.Promises)},
 		Attempts:  AttemptsView{s.Creates.Made, s.Creates.NotSent, s.Creates.Unresolved()},
@@ -203,7 +203,11 @@ func ViewOf(s projections.State, now time.Time) View {
 	}
 	v.Done = v.Terminal || s.Phase.Stopped()
 	if v.Paused != nil {
-		v.Because = "paused by " + v.Paused.By + ": creates and collections rest; next is " + v.Because
+		next := "; "
+		if v.NextLook != nil {
+			next = "; next is "
+		}
+		v.Because = "paused by " + v.Paused.By + ": creates and collections rest" + next + v.Because
 	}
 	for _, t := range s.Intent.Tags {
 		v.Tags = append(v.Tags, Tag{t.Name, t.Value})
