@@ -121,7 +121,7 @@ func (f *folding) decide() {
 			s.Cancels.List, s.Cancels.Streak, s.Cancel.Repeat = nil, 0, false // they went to the other job
 			s.Input, s.Inputs.List = Input{Asked: Asked{Number: s.Input.Number}}, nil
 		}
-		s.Hint = Hint{}
+		f.hint(Hint{})
 		s.Dates.Result = after(f.e.Time, limits.Result)
 		s.Dates.Cancel = time.Time{}
 		for i := range s.Creates.List { // the decision says which job came of them

@@ -73,7 +73,7 @@ func (i *Input) Fields(v *codec.Visitor) {
 // Cleanup is the newest wish to remove what a job left.
 type Cleanup struct {
 	Asked
-	JobID string   // the operation's, or a stray one
+	JobID string   // the operation's, or one that it does not follow
 	Done  []string // jobs of which the provider said that it is done
 }
 
@@ -145,7 +145,7 @@ func TakesInput(s State) (bool, Reason) {
 // Cleanable gives the jobs of which a cleanup can be asked for now.
 func Cleanable(s State) []string {
 	var list []string
-	for _, job := range append([]string{s.Job.ID}, s.Strays...) {
+	for _, job := range append([]string{s.Job.ID}, Unfollowed(s)...) {
 		if ok, _ := TakesCleanup(s, job); ok {
 			list = append(list, job)
 		}
@@ -156,7 +156,7 @@ func Cleanable(s State) []string {
 // TakesCleanup says whether a cleanup of the job can be asked for now, or the reason
 // why not. Whose job it is, is checked when the wish is folded.
 func TakesCleanup(s State, job string) (bool, Reason) {
-	known := job != "" && (job == s.Job.ID || slices.Contains(s.Strays, job))
+	known := job != "" && (job == s.Job.ID || slices.Contains(Unfollowed(s), job))
 	switch {
 	case !s.takesCleanup(), !s.cleansUp(), !known, slices.Contains(s.Cleanup.Done, job):
 		return false, ReasonNotApplicable

@@ -22,6 +22,7 @@ type checker struct {
 	driven bool      // the facts come from steps, not from an enemy
 	over   uint64    // the newest answer that the job had when it waited no longer
 	vain   [2]uint64 // calls of the newest input and of the newest cleanup, in a row, that could not be sent
+	named  []string  // jobs that webhooks named with our reference
 	states []State
 	bytes  [][]byte // of those states, when they were new
 }
@@ -193,6 +194,23 @@ func (c *checker) step(before State, e Entry, after State, r Record) {
 	if a, ok := fact.(*events.CreateAnswered); ok && slices.Contains([]events.CreateOutcome{events.CreateAccepted, events.CreateCompleted, events.CreateConflict}, a.Outcome) && a.JobID != "" && a.Claim == events.ClaimOwn && before.Phase != PhaseNone && r.Row != "rule 7" && r.Reason != ReasonDuplicateFact {
 		if a.JobID != after.Job.ID && !slices.Contains(after.Strays, a.JobID) {
 			bad("job %s is ours and the state does not know it", a.JobID)
+		}
+	}
+	// Rule 6: whoever looks sees each job that a webhook named with our reference. By
+	// version 1 of the rules another hint, or none, has the one before forgotten.
+	if after.Rulebook() < 2 && before.Hint.JobID != "" && before.Hint != after.Hint {
+		c.named = nil
+	}
+	if f, ok := fact.(*events.WebhookReceived); ok && f.Exact && f.JobID != "" && slices.Contains([]string{"33", "36", "37"}, r.Row) && r.Reason != ReasonTooLate {
+		c.named = append(c.named, f.JobID)
+	}
+	for _, job := range c.named {
+		open, left := slices.Contains(Candidates(after), job), slices.Contains(Unfollowed(after), job)
+		if job != after.Job.ID && !open && !left {
+			bad("a webhook named job %s, and nobody is shown it", job)
+		}
+		if job == after.Job.ID && (open || left) {
+			bad("job %s is followed, and shown as a candidate %t, as a stray %t", job, open, left)
 		}
 	}
 	// Rule 4: a job of another operation is not followed.

@@ -424,8 +424,8 @@ func (s *script) expectation(r Record) string {
 	for _, v := range st.Prepared {
 		b.WriteString(" | " + v.Name + " " + v.Value)
 	}
-	if len(st.Candidates) > 0 {
-		b.WriteString(" | candidates " + strings.Join(st.Candidates, " "))
+	if list := Candidates(*st); len(list) > 0 {
+		b.WriteString(" | candidates " + strings.Join(list, " "))
 	}
 	if status := st.InputStatus(); status != CallNone {
 		fmt.Fprintf(&b, " | input %d %s", st.Input.Number, status)
@@ -439,8 +439,8 @@ func (s *script) expectation(r Record) string {
 	if status := st.CleanupStatus(); status != CallNone {
 		fmt.Fprintf(&b, " | cleanup %d of %s %s", st.Cleanup.Number, st.Cleanup.JobID, status)
 	}
-	if len(st.Strays) > 0 {
-		b.WriteString(" | strays " + strings.Join(st.Strays, " "))
+	if list := Unfollowed(*st); len(list) > 0 {
+		b.WriteString(" | strays " + strings.Join(list, " "))
 	}
 	return b.String()
 }

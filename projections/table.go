@@ -700,7 +700,7 @@ var transitions = []Row{
 				return
 			}
 			if w.JobID != "" && w.Exact && f.s.Job.ID == "" {
-				f.s.Hint = Hint{JobID: w.JobID, Exact: true}
+				f.hint(Hint{JobID: w.JobID, Exact: true})
 			}
 			if f.s.Job.ID != "" || f.s.Hint.Exact {
 				f.prompt("webhook")

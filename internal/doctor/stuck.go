@@ -240,7 +240,7 @@ func reasonWords(s projections.State) string {
 	if text == "" {
 		text = s.Because
 	}
-	if n := len(s.Candidates); n > 0 {
+	if n := len(projections.Candidates(s)); n > 0 {
 		text += ", " + count(n, "job may be its own", "jobs may be its own")
 	}
 	return text

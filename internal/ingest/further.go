@@ -424,7 +424,7 @@ func inputRefusal(s projections.State) *Refusal {
 func cleanupRefusal(s projections.State, job string) *Refusal {
 	r := &Refusal{Operation: s.Operation, Trace: s.TraceID(), State: s.Phase}
 	ok, why := projections.TakesCleanup(s, job)
-	known := job != "" && (job == s.Job.ID || slices.Contains(s.Strays, job))
+	known := job != "" && (job == s.Job.ID || slices.Contains(projections.Unfollowed(s), job))
 	switch {
 	case ok, slices.Contains(s.Cleanup.Done, job):
 		return nil
@@ -438,7 +438,7 @@ func cleanupRefusal(s projections.State, job string) *Refusal {
 		r.Code = CodeCleanupNotAllowed
 		return r.Say("the operation is quarantined ({reason}); first it has to be decided whose its job is", Values{"reason": s.Quarantine})
 	case !known:
-		jobs := append([]string{s.Job.ID}, s.Strays...)
+		jobs := append([]string{s.Job.ID}, projections.Unfollowed(s)...)
 		jobs = slices.DeleteFunc(jobs, func(job string) bool { return job == "" })
 		for i := range jobs {
 			jobs[i] = verbatim(jobs[i])

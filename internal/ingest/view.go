@@ -65,7 +65,7 @@ type View struct {
 	Problem   *ProblemView  `json:"problem,omitempty"`
 	Result    *ResultView   `json:"result,omitempty"`
 
-	Candidates []string `json:"candidates,omitempty" doc:"Jobs that may be this operation's."`
+	Candidates []string `json:"candidates,omitempty" doc:"Jobs that may be this operation's: that look-ups named without its reference, or a webhook with it."`
 	Strays     []string `json:"strays,omitempty" doc:"Jobs of this operation that none follows."`
 
 	Allowed []Allowed `json:"allowed" doc:"What you may do now."`
@@ -252,10 +252,10 @@ func ViewOf(s projections.State, now time.Time) View {
 			v.Result.Checks = append(v.Result.Checks, CheckView{c.Name, c.Passed, clean(c.Detail)})
 		}
 	}
-	for _, id := range s.Candidates {
+	for _, id := range projections.Candidates(s) {
 		v.Candidates = append(v.Candidates, verbatim(id))
 	}
-	for _, id := range s.Strays {
+	for _, id := range projections.Unfollowed(s) {
 		v.Strays = append(v.Strays, verbatim(id))
 	}
 	given := askedView(&s.Input.Asked, s.InputStatus())

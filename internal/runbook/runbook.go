@@ -111,7 +111,7 @@ func (r Rest) steps(s projections.State) []step {
 	decide := func(when string, choice events.DecisionKind, add string) step {
 		return step{Step{when, "counterfoil decide " + s.Operation + " " + string(choice) + " --why '...'", add}, choice}
 	}
-	adopt := func(when string) step { return decide(when, events.DecideAdopt, "--job and "+jobSource(s.Candidates)) }
+	adopt := func(when string) step { return decide(when, events.DecideAdopt, "--job and "+jobSource(s)) }
 	cancelled := func(when string) step {
 		return decide(when, events.DecideMarkCancelled, "--evidence and what shows it")
 	}
@@ -183,18 +183,22 @@ func again(s projections.State, otherwise string) string {
 }
 
 // jobSource says where the id of a job to adopt comes from. Candidates are named
-// for comparison only: a look-up found them without our exact reference.
-func jobSource(candidates []string) string {
-	const console = "its id as the provider's own console shows it"
-	named := slices.Clone(candidates[:min(len(candidates), maxNamed)])
-	if len(named) == 0 || slices.ContainsFunc(named, func(id string) bool { return !plain(id) }) {
-		return console
+// for comparison only: a look-up found them without our exact reference. A job that a
+// webhook named with it is ours, as far as that webhook is believed.
+func jobSource(s projections.State) string {
+	text := "its id as the provider's own console shows it"
+	if job := s.Hint.JobID; s.Hint.Exact && job != s.Job.ID && plain(job) {
+		text += "; a webhook with our reference named " + job
 	}
-	text := strings.Join(named, ", ")
-	if len(candidates) > len(named) {
+	named := slices.Clone(s.Candidates[:min(len(s.Candidates), maxNamed)])
+	if len(named) == 0 || slices.ContainsFunc(named, func(id string) bool { return !plain(id) }) {
+		return text
+	}
+	text += "; look-ups named " + strings.Join(named, ", ")
+	if len(s.Candidates) > len(named) {
 		text += ", …"
 	}
-	return console + "; look-ups named " + text
+	return text
 }
 
 // plain says whether a provider's id can stand in a line as it is.

@@ -92,18 +92,24 @@ func TestJobSource(t *testing.T) {
 	const console = "its id as the provider's own console shows it"
 	for _, c := range []struct {
 		candidates []string
+		hint       projections.Hint
 		want       string
 	}{
-		{nil, console},
-		{[]string{"job-1"}, console + "; look-ups named job-1"},
-		{[]string{"a", "b", "c", "d"}, console + "; look-ups named a, b, c, …"},
-		{[]string{"a", "$(b)"}, console},
-		{[]string{"-a"}, console},
-		{[]string{""}, console},
-		{[]string{strings.Repeat("a", 129)}, console},
+		{nil, projections.Hint{}, console},
+		{[]string{"job-1"}, projections.Hint{}, console + "; look-ups named job-1"},
+		{[]string{"a", "b", "c", "d"}, projections.Hint{}, console + "; look-ups named a, b, c, …"},
+		{[]string{"a", "$(b)"}, projections.Hint{}, console},
+		{[]string{"-a"}, projections.Hint{}, console},
+		{[]string{""}, projections.Hint{}, console},
+		{[]string{strings.Repeat("a", 129)}, projections.Hint{}, console},
+		{[]string{"a"}, projections.Hint{JobID: "b", Exact: true}, console + "; a webhook with our reference named b; look-ups named a"},
+		{nil, projections.Hint{JobID: "b"}, console},
+		{nil, projections.Hint{JobID: "job", Exact: true}, console}, // that is followed
+		{nil, projections.Hint{JobID: "$(b)", Exact: true}, console},
 	} {
-		if got := jobSource(c.candidates); got != c.want {
-			t.Errorf("%q: %q, want %q", c.candidates, got, c.want)
+		s := projections.State{Candidates: c.candidates, Hint: c.hint, Job: projections.Job{ID: "job"}}
+		if got := jobSource(s); got != c.want {
+			t.Errorf("%q, %+v: %q, want %q", c.candidates, c.hint, got, c.want)
 		}
 	}
 }

@@ -433,7 +433,7 @@ func (a *actor) decisions(ctx context.Context, j *journal.Journal) {
 		case events.DecideExtend:
 			d.Which, d.Until = events.DeadlineResult, a.Now().Add(w.cfg.Result)
 		case events.DecideAdopt:
-			jobs := append(slices.Clone(s.Candidates), s.Strays...)
+			jobs := append(projections.Candidates(s), projections.Unfollowed(s)...)
 			if len(jobs) == 0 {
 				continue
 			}

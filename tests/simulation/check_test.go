@@ -228,6 +228,7 @@ func (w *world) judge() {
 		w.judgeFurther(op, s)
 		w.judgeTries(op, s, list, verdicts)
 		w.judgeJobs(op, s, list, verdicts)
+		w.judgeNamed(op, s, list, verdicts)
 		if s.Job.ID != "" {
 			if other, twice := bound[s.Job.ID]; twice {
 				w.violate("%s is bound to %s and to %s", s.Job.ID, other, op.id)
@@ -573,7 +574,7 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 	if len(made) > 1 && !op.risked {
 		w.violate("%s (%s) made %d jobs", op.id, guarantee, len(made))
 	}
-	known := func(id string) bool { return s.Job.ID == id || slices.Contains(s.Strays, id) }
+	known := func(id string) bool { return s.Job.ID == id || slices.Contains(projections.Unfollowed(s), id) }
 	// An end that says that nothing was made.
 	if s.Phase.Terminal() && s.Job.ID == "" && !op.decided {
 		for _, j := range made {
@@ -582,18 +583,9 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 			}
 		}
 	}
-	// Abandoned, it looks once more; it gives up when nobody answers.
-	unanswered := 0
-	for i := len(list) - 1; i >= 0; i-- {
-		l, ok := list[i].Fact.(*events.LookupAnswered)
-		if !ok || l.Outcome != events.LookupFailed {
-			break
-		}
-		unanswered++
-	}
-	if guarantee != events.AskAfterLoss && unanswered < 5 && s.Phase == projections.PhaseAbandoned && op.intent.Promises.Lookup == events.LookupExact {
+	if guarantee != events.AskAfterLoss && s.Phase == projections.PhaseAbandoned && op.intent.Promises.Lookup == events.LookupExact && !gaveUp(s, list, verdicts) {
 		for _, j := range made {
-			if !known(j.id) && s.Quarantine != projections.QuarantineConflict && !j.gone {
+			if !known(j.id) && !j.gone {
 				w.violate("%s is abandoned and the provider's %s is not listed as stray", op.id, j.id)
 			}
 		}
@@ -637,6 +629,51 @@ func (w *world) judgeJobs(op *operation, s projections.State, list []events.Even
 	}
 }
 
+// gaveUp says whether the operation, abandoned, looked as often as it does when nobody
+// tells it anything. Others may have spoken in between.
+func gaveUp(s projections.State, list []events.Event, verdicts []projections.Verdict) bool {
+	looked := 0
+	for i, e := range list {
+		switch f := e.Fact.(type) {
+		case *events.DecisionMade:
+			if verdicts[i] == projections.Applied {
+				looked = 0
+			}
+		case *events.LookupAnswered:
+			if looked++; f.Outcome != events.LookupFailed && !f.LeftAt.Before(s.ConclusiveAt()) {
+				return false
+			}
+		default: // no other fact ends it, or looks
+		}
+	}
+	return looked >= 5
+}
+
+// shown says whether whoever looks at the operation sees the job.
+func shown(s projections.State, job string) bool {
+	return s.Job.ID == job || slices.Contains(projections.Candidates(s), job) || slices.Contains(projections.Unfollowed(s), job)
+}
+
+// judgeNamed checks that whoever looks at the operation sees each job that a webhook
+// named by our reference, whatever became of it.
+func (w *world) judgeNamed(op *operation, s projections.State, list []events.Event, verdicts []projections.Verdict) {
+	adopted := false
+	for i := len(list) - 1; i >= 0; i-- {
+		switch f := list[i].Fact.(type) {
+		case *events.DecisionMade:
+			adopted = adopted || f.Choice == events.DecideAdopt && verdicts[i] == projections.Applied
+		case *events.WebhookReceived:
+			if adopted && s.Rulebook() < 2 { // those rules know only the job that was adopted then
+				return
+			}
+			if f.Exact && f.JobID != "" && !shown(s, f.JobID) && !w.ownedElsewhere(op, f.JobID) {
+				w.violate("%s is %s and does not show %s, which a webhook named", op.id, s.Phase, f.JobID)
+			}
+		default: // no other fact names one, or has one forgotten
+		}
+	}
+}
+
 // judgeCandidates checks that whoever has to decide is shown the jobs that a
 // look-up without our reference named.
 func (w *world) judgeCandidates(op *operation, s projections.State, made []*job, list []events.Event) {
@@ -649,7 +686,7 @@ func (w *world) judgeCandidates(op *operation, s projections.State, made []*job,
 		return ok && l.Outcome != events.LookupFailed && l.LeftAt.After(s.ConclusiveAt())
 	})
 	for _, j := range made {
-		if looked && !j.gone && s.Hint.JobID != j.id && !slices.Contains(s.Candidates, j.id) && !w.ownedElsewhere(op, j.id) {
+		if looked && !j.gone && !slices.Contains(projections.Candidates(s), j.id) && !w.ownedElsewhere(op, j.id) {
 			w.violate("%s looked for candidates and does not list %s", op.id, j.id)
 		}
 	}
@@ -702,8 +739,7 @@ func (w *world) judgeSeen() {
 		op := w.operation(seen.operation)
 		s, _ := w.caughtUp(op)
 		j := w.provider.byID[seen.job]
-		if s.Job.ID == seen.job || s.Hint.JobID == seen.job || slices.Contains(s.Strays, seen.job) || slices.Contains(s.Candidates, seen.job) ||
-			j == nil || w.ownedElsewhere(op, seen.job) {
+		if shown(s, seen.job) || j == nil || w.ownedElsewhere(op, seen.job) {
 			continue
 		}
 		w.violate("%s was told of %s and does not know it (%s)", op.id, seen.job, s.Phase)
