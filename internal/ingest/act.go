@@ -127,18 +127,21 @@ func cancelRefusal(s projections.State) *Refusal {
 	return r
 }
 
-// wished says whether the wish is set and being served, so that another one
-// would say nothing new. Where the fold would start a cancel anew it is not.
-func wished(s projections.State) bool {
-	if !s.Cancel.Wished {
-		return false
-	}
-	switch s.Phase {
+// cancelHelps says whether a wish to cancel would begin anything that is not under way. Of
+// a job that has ended nothing can be cancelled: the wish is recorded and too late.
+func cancelHelps(s projections.State) bool {
+	switch s.Phase { //nolint:exhaustive // in every other phase the first wish does
 	case projections.PhaseAccepted, projections.PhaseObserving, projections.PhaseInputRequired,
 		projections.PhaseResultTimedOut, projections.PhaseCancellationUnconfirmed:
+		return true // the fold starts a cancel anew
+	case projections.PhaseResultCollecting, projections.PhaseResultUnavailable, projections.PhaseResultValidationFailed:
 		return false
+	case projections.PhaseQuarantined:
+		if s.Quarantine == projections.QuarantineLost {
+			return true
+		}
 	}
-	return s.Phase != projections.PhaseQuarantined || s.Quarantine != projections.QuarantineLost
+	return !s.Phase.Terminal() && !s.Cancel.Wished
 }
 
 func stale(s projections.State) *Refusal {

@@ -313,7 +313,7 @@ func allowed(s projections.State) []Allowed {
 		return list
 	}
 	base := "/v1/operations/" + s.Operation
-	if !s.Phase.Terminal() && cancelRefusal(s) == nil && !wished(s) {
+	if cancelRefusal(s) == nil && cancelHelps(s) {
 		list = append(list, Allowed{right: ActCancel, Action: "cancel", Method: "POST", Href: base + "/cancel"})
 	}
 	switch {
