@@ -201,6 +201,7 @@ func (f *folding) takeCleanup() {
 	s, c := f.s, f.fact.(*events.CleanupRequested)
 	s.Cleanup = Cleanup{Asked: Asked{By: c.Who, At: f.e.Time, Number: s.Cleanup.Number + 1, Due: true}, JobID: c.JobID, Done: s.Cleanup.Done}
 	s.Cleanups.List, s.Cleanups.Streak = nil, 0
+	f.stray(c.JobID) // if a webhook alone had named it: it is claimed now, and a sweep looks after the claim
 }
 
 // maySend refuses a permit for a call that nobody asked for, or beside which another

@@ -100,6 +100,8 @@ func OwnJobs(fact events.Fact) []string {
 		own(f.JobID, f.Claim)
 	case *events.DecisionMade:
 		own(f.JobID, f.Claim)
+	case *events.CleanupRequested:
+		own(f.JobID, f.Claim)
 	default: // no other fact claims a job
 	}
 	return list

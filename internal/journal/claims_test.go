@@ -9,8 +9,9 @@ import (
 )
 
 // A job that is to be adopted is its operation's from the intent on, or from the approval
-// where one is needed: what waits, or was denied, keeps it from nobody.
-func TestWhatClaimsAnAdoptedJob(t *testing.T) {
+// where one is needed: what waits, or was denied, keeps it from nobody. One that is to be
+// cleaned up is claimed before, too.
+func TestWhatClaimsAJob(t *testing.T) {
 	for _, c := range []struct {
 		fact events.Fact
 		want []string
@@ -20,6 +21,8 @@ func TestWhatClaimsAnAdoptedJob(t *testing.T) {
 		{&events.ApprovalGranted{JobID: "job-7", Claim: events.ClaimOwn}, []string{"job-7"}},
 		{&events.ApprovalGranted{}, nil},
 		{&events.ApprovalDenied{}, nil},
+		{&events.CleanupRequested{JobID: "job-7", Claim: events.ClaimOwn}, []string{"job-7"}},
+		{&events.CleanupRequested{JobID: "job-7", Claim: "op_other"}, nil},
 	} {
 		if got := journal.OwnJobs(c.fact); !slices.Equal(got, c.want) {
 			t.Errorf("%+v claims %v, want %v", c.fact, got, c.want)

@@ -101,11 +101,12 @@ func TestNamesComeFirst(t *testing.T) {
 func TestIndexIsDerivedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHall(t)
-		partition, ops := partitioned(3)
-		ended, live, given := ops[0], ops[1], ops[2]
+		partition, ops := partitioned(4)
+		ended, live, given, left := ops[0], ops[1], ops[2], ops[3]
 		for i, op := range ops {
 			h.create(op, labelled, func(r *events.IntentRecorded) {
 				r.ClientReference, r.Token = fmt.Sprint("ref-", i), fmt.Sprint("token-", i)
+				r.Offers.Cleanup, r.Rules = true, projections.RulesFor(events.Offers{Cleanup: true})
 			})
 			time.Sleep(time.Second)
 		}
@@ -119,12 +120,21 @@ func TestIndexIsDerivedAgain(t *testing.T) {
 		h.put(given, &events.DecisionMade{Choice: events.DecideAdopt, JobID: "j-adopted", Claim: events.ClaimOwn, Who: "o", Why: events.Sum([]byte("why")), Sequence: h.state(given).Sequence})
 		// Named by a webhook with our reference, and claimed by nobody.
 		h.put(given, &events.WebhookReceived{EventID: "e", JobID: "j-named", Exact: true})
+		// Named likewise, and claimed by who has it cleaned up: behind the end, and before it.
+		h.put(ended, &events.WebhookReceived{EventID: "late", JobID: "j-late", Exact: true})
+		h.put(ended, &events.CleanupRequested{Who: "o", JobID: "j-late", Claim: events.ClaimOwn})
+		h.put(left, &events.WebhookReceived{EventID: "early", JobID: "j-early", Exact: true})
+		h.put(left, &events.DecisionMade{Choice: events.DecideAbandon, Who: "o", Why: events.Sum([]byte("why")), Sequence: h.state(left).Sequence})
+		h.put(left, &events.CleanupRequested{Who: "o", JobID: "j-early", Claim: events.ClaimOwn})
 		h.tenure(partition)
+		if s := h.state(left); s.Cleanup.JobID != "j-early" {
+			t.Fatalf("%+v", s.Cleanup)
+		}
 		if s := h.state(live); !slices.Contains(s.Strays, "j-stray") {
 			t.Fatalf("%+v", s.Strays)
 		}
 		check := func(when string) {
-			for job, want := range map[string]string{"j-ended": ended, "j-live": live, "j-stray": live, "j-adopted": given, "j-named": ""} {
+			for job, want := range map[string]string{"j-ended": ended, "j-live": live, "j-stray": live, "j-adopted": given, "j-named": "", "j-late": ended, "j-early": left} {
 				if got := h.owner(job); got != want {
 					t.Errorf("%s: %s belongs to %q, want %q", when, job, got, want)
 				}
@@ -134,7 +144,7 @@ func TestIndexIsDerivedAgain(t *testing.T) {
 					t.Error(when, got, err)
 				}
 			}
-			newest := []string{ops[2], ops[1], ops[0]}
+			newest := []string{ops[3], ops[2], ops[1], ops[0]}
 			if got, _, err := h.journal.Labelled(t.Context(), "alice", "my session"); !slices.Equal(got, newest) || err != nil {
 				t.Errorf("%s: %v %v", when, got, err)
 			}
