@@ -90,7 +90,10 @@ type Account struct {
 	BaseURL           string // "" for the contract's own
 	Credential        string // reference, "" for none
 	Unusable          string // why its calls will not leave; "" if nothing is known
-	Contract          *contract.Contract
+	// Unbounded are the principals, "*" for those that the quotas do not name, that may use
+	// it and whose quota of costs counts nothing of what they begin there.
+	Unbounded []string
+	Contract  *contract.Contract
 }
 
 // Config of a [Doctor]. Fields that may be nil say so.
@@ -158,6 +161,7 @@ func (d *Doctor) Look(ctx context.Context, r Request) (Report, error) {
 	}
 	v.providerClocks(accounts) // after a probe, which tells their time too
 	v.contracts(accounts)
+	v.quotas(accounts)
 	if err := ctx.Err(); err != nil {
 		return Report{}, err
 	}
@@ -372,6 +376,22 @@ func (v *visit) accounts() []Account {
 		v.add("account", "", Unseen, fmt.Sprintf("%s not set up, and no open operation uses one (%s): %s", count(len(idle[lack]), "account is", "accounts are"), lack, strings.Join(idle[lack], ", ")))
 	}
 	return list
+}
+
+// quotas says whose costs are bounded but at some accounts. An account that is not set up
+// costs nobody anything.
+func (v *visit) quotas(accounts []Account) {
+	for _, a := range accounts {
+		if len(a.Unbounded) == 0 || a.Unusable != "" {
+			continue
+		}
+		seen, do := "its contract does not say what a job costs", "give the contract a cost"
+		if unit := a.Contract.CostUnit(); unit != "" {
+			seen, do = "it costs "+unit+", which they do not name", "name "+unit+" in cost_per_day"
+		}
+		v.add("quota", a.name(), Warn, fmt.Sprintf("the quotas of costs for %s count nothing of what is begun here: %s", strings.Join(a.Unbounded, ", "), seen),
+			do+" if it costs anything, or keep the account from them: principals in the credentials file")
+	}
 }
 
 const (

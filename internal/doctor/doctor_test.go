@@ -258,6 +258,11 @@ func TestEachCheck(t *testing.T) {
 			w.config.PolicyFile = w.config.CredentialsFile
 			w.config.Sync = "interval"
 		}},
+		{"quotas that count nothing", false, func(w *world) {
+			w.accounts[0].Unbounded = []string{"*", "alice"}
+			w.accounts[1].Contract, w.accounts[1].Unbounded = builtin(t, "example"), []string{"bob"}
+			w.accounts = append(w.accounts, Account{Provider: "example-ask", Account: "default", Unusable: "no credential is configured", Unbounded: []string{"*"}, Contract: builtin(t, "example-ask")})
+		}},
 		{"a credential leads to nothing", false, func(w *world) { w.provider.missing = map[string]bool{"env:REPLICATE": true} }},
 		{"the credentials file is wrong", false, func(w *world) {
 			w.config.CredentialsFile = func() (string, time.Time, time.Time) {

@@ -183,6 +183,33 @@ func (c *Catalogue) Quotas(principal string) ingest.Quotas {
 	return out
 }
 
+// Unbounded lists the principals, AllPrincipals for those that quotas do not name, that may use the account and
+// have a quota of costs that counts nothing of what they begin there: the contract does not
+// say what a job costs, or says it in a unit that the quota does not name.
+func (c *Catalogue) Unbounded(provider, account string) []string {
+	table := c.file.table()
+	unit := ""
+	if current, ok := c.Current(provider); ok {
+		unit = current.CostUnit()
+	}
+	names := map[string]bool{AllPrincipals: true}
+	for name := range table.quotas {
+		names[name] = true
+	}
+	for name := range table.grants {
+		names[name] = true
+	}
+	var list []string
+	for name := range names {
+		costs := c.Quotas(name).Costs
+		if _, counted := costs[unit]; len(costs) > 0 && !counted && table.mayUse(name, provider, account) {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
 // WebhookSecrets gives what a provider signs the webhooks of its accounts with.
 func (c *Catalogue) WebhookSecrets(provider string) []webhook.Secret {
 	var list []webhook.Secret

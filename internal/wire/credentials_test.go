@@ -514,3 +514,33 @@ func TestOptionalCredentials(t *testing.T) {
 		t.Errorf("after it was written %+v, %v", a, err)
 	}
 }
+
+// Whose quota of costs counts nothing of what is begun at an account, for the operator.
+func TestUnboundedCosts(t *testing.T) {
+	for _, c := range []struct{ quotas, principals, want string }{
+		{`{alice: {submits_per_minute: 1}}`, "", "example: ; example-ask: "},
+		{`{"*": {cost_per_day: {USD: 1}}}`, "", "example: ; example-ask: *"},
+		{`{"*": {cost_per_day: {EUR: 1}}, alice: {cost_per_day: {USD: 1}}, bob: {open_operations: 1}}`, "", "example: * bob; example-ask: * alice bob"},
+		{`{alice: {cost_per_day: {USD: 1}}, bob: {cost_per_day: {EUR: 1}}}`, `{alice: {accounts: ["example-ask/*"]}, bob: {accounts: ["example/*"]}}`, "example: bob; example-ask: alice"},
+		{`{"*": {cost_per_day: {USD: 1}}}`, `{alice: {accounts: [example-ask/default]}, bob: {accounts: ["example/*"]}}`, "example: ; example-ask: alice"},
+	} {
+		text := "credentials: 1\nquotas: " + c.quotas + "\n"
+		if c.principals != "" {
+			text += "principals: " + c.principals + "\n"
+		}
+		f := follow(t)
+		f.write(text)
+		file, err := wire.OpenCredentials(f.config(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		catalogue := catalogueOver(t, file, nil, nil)
+		var got []string
+		for _, provider := range []string{"example", "example-ask"} {
+			got = append(got, provider+": "+strings.Join(catalogue.Unbounded(provider, "default"), " "))
+		}
+		if text := strings.Join(got, "; "); text != c.want {
+			t.Errorf("%s %s: %s, want %s", c.quotas, c.principals, text, c.want)
+		}
+	}
+}

@@ -37,7 +37,7 @@ func (s *Service) Doctor() *doctor.Doctor {
 				a, _ := s.catalogue.Account(p.Name, p.Account) // it has no other error than none
 				list = append(list, doctor.Account{
 					Provider: p.Name, Account: p.Account, BaseURL: a.BaseURL, Credential: a.Credential,
-					Unusable: p.Unusable, Contract: c,
+					Unusable: p.Unusable, Unbounded: s.catalogue.Unbounded(p.Name, p.Account), Contract: c,
 				})
 			}
 			return list
