@@ -170,7 +170,7 @@ func TestApprovalRefused(t *testing.T) {
 		{"boss", `"v1"`, good, 403, ingest.CodeSelfApproval},
 		{"boss", `"v1"`, strings.Replace(good, "approve", "deny", 1), 403, ingest.CodeSelfApproval},
 		{"reader", `"v1"`, good, 403, ingest.CodeForbidden},
-		{"blind", `"v1"`, good, 404, ingest.CodeNotFound},
+		{"blind", `"v1"`, good, 403, ingest.CodeForbidden},
 		{"alice", `"v1"`, good, 403, ingest.CodeForbidden},
 		{"nothing", `"v1"`, good, 403, ingest.CodeForbidden},
 		{"approver", `"v2"`, good, 412, ingest.CodeStale},

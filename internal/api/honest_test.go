@@ -82,7 +82,7 @@ approval:
 				switch {
 				case told.Allowed && got.status < 300:
 					allowed[what]++
-				case !told.Allowed && (got.status == 403 || what == "approve" && got.status == 404) && got.Code == told.Reason && got.Requires == told.Requires && told.Reason != "":
+				case !told.Allowed && got.status == 403 && got.Code == told.Reason && got.Requires == told.Requires && told.Reason != "":
 					refused[what]++
 				default:
 					t.Errorf("%s: told %+v, got %d %s %s", what, told, got.status, got.Code, got.Requires)

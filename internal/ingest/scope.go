@@ -249,7 +249,9 @@ func (c Caller) mayApprove(principal string) *Refusal {
 		return selfApproval()
 	case !c.has(ScopeApprove): // first, and of every other operation alike: it tells of none
 		return forbidden(ScopeApprove)
-	case principal == "" && !others, principal != "" && !c.sees(principal):
+	case !others: // nor does this, of every one alike
+		return (&Refusal{Code: CodeForbidden, Requires: ScopeReadAll}).Say("this key may approve, and sees nothing that others submitted: it has no scope {requires}, nor that of its team", nil)
+	case principal != "" && !c.sees(principal):
 		return noOperation()
 	}
 	return nil

@@ -75,7 +75,9 @@ func TestMay(t *testing.T) {
 		{"cancel decide read:own", false, Right{Action: ActApprove, Principal: "bob"}, "forbidden approve"},
 		{"read:team", false, Right{Action: ActApprove, Principal: "bob"}, "forbidden approve"},
 		{"read:team", false, Right{Action: ActApprove, Principal: "carol"}, "forbidden approve"},
-		{"approve read:own", false, Right{Action: ActApprove}, notFound},
+		{"approve read:own", false, Right{Action: ActApprove}, "forbidden read:all"},
+		{"approve read:own", false, Right{Action: ActApprove, Principal: "bob"}, "forbidden read:all"},
+		{"approve read:own", false, Right{Action: ActApprove, Principal: "carol"}, "forbidden read:all"},
 		{"approve read:team", false, Right{Action: ActApprove, Principal: "bob"}, ""},
 		{"approve read:team", false, Right{Action: ActApprove, Principal: "carol"}, notFound},
 		{"approve read:all", false, Right{Action: ActApprove, Principal: "alice"}, "self_approval"},
@@ -186,8 +188,12 @@ func TestScopesAdd(t *testing.T) {
 			t.Fatalf("%+v: %s requires %q", r, refusal.Code, refusal.Requires)
 		}
 		more.Scopes = append(slices.Clone(c.Scopes), refusal.Requires)
-		if still := more.May(r); r.Action == ActApprove && still != nil && still.Code == CodeNotFound {
+		switch still := more.May(r); {
+		case r.Action != ActApprove || still == nil:
+		case still.Code == CodeNotFound:
 			return // it approves now what it sees, which is not this
+		case refusal.Requires == ScopeApprove && still.Requires == ScopeReadAll:
+			more.Scopes = append(more.Scopes, still.Requires) // it takes both
 		}
 		if refusal.Requires != "" && more.May(r) != nil {
 			t.Fatalf("%+v is refused %+v for want of %s, and with it, too", c, r, refusal.Requires)
