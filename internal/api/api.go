@@ -186,6 +186,7 @@ func (h *handler) routes() []route {
 		return route{method: http.MethodPost, path: path, body: body, open: body == bodyRaw, handle: handle, sheet: s}
 	}
 	list := []route{
+		get(indexPath, true, h.index, indexSheet()),
 		get("/healthz", true, h.alive, aliveSheet()),
 		get("/openapi.json", true, h.openapi, openapiSheet()),
 		get(guidePath, true, h.llms, guideSheet()),
@@ -238,6 +239,14 @@ func (h *handler) routes() []route {
 	return list
 }
 
+// pattern is how the mux writes a path. What ends in a slash is everything below it there.
+func pattern(path string) string {
+	if path == indexPath {
+		return path + "{$}"
+	}
+	return path
+}
+
 // Handler serves the routes of the options.
 func Handler(o Options) http.Handler { return newHandler(o) }
 
@@ -254,7 +263,7 @@ func newHandler(o Options) *handler {
 		}
 		r.query, r.media = queryOf(r.sheet, doc.Components.Parameters), r.offers()
 		serve := h.at(r.path, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) })
-		api.Adapter().Handle(&huma.Operation{Method: r.method, Path: r.path, OperationID: r.sheet.id}, func(ctx huma.Context) {
+		api.Adapter().Handle(&huma.Operation{Method: r.method, Path: pattern(r.path), OperationID: r.sheet.id}, func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			serve(w, r)
 		})
@@ -270,7 +279,7 @@ func newHandler(o Options) *handler {
 	}
 	// What the mux would answer by plain text is ours, too.
 	for path, allow := range methods {
-		h.mux.Handle(path, h.at(path, func(_ *call, w http.ResponseWriter) error {
+		h.mux.Handle(pattern(path), h.at(path, func(_ *call, w http.ResponseWriter) error {
 			list := strings.Join(allow, ", ")
 			w.Header().Set("Allow", list)
 			return (&ingest.Refusal{Code: ingest.CodeMethodNotAllowed, Allowed: allow}).Say("this address takes {allowed}", nil)

@@ -72,29 +72,35 @@ type linkSet struct {
 	Linkset []linkContext `json:"linkset"`
 }
 
-// catalog lists what there is (RFC 9727). References are relative: the service does
-// not know by which names it is reached.
-func (h *handler) catalog(_ context.Context, c *call) (answer, error) {
-	api := linkContext{
-		Anchor: "/v1/operations",
-		ServiceDesc: []link{
-			{Href: "/openapi.json", Type: jsonType, Title: "OpenAPI 3.1"},
-			{Href: eventsPath, Type: jsonType, Title: "AsyncAPI 3.0, for the event streams"},
-		},
+// links are what describes the API, and what there is to be used. References are
+// relative: the service does not know by which names it is reached.
+func (h *handler) links() (api linkContext, items []link) {
+	api = linkContext{
+		Anchor:      "/v1/operations",
+		ServiceDesc: []link{{Href: "/openapi.json", Type: jsonType, Title: "OpenAPI 3.1"}},
 		ServiceDoc: []link{
 			{Href: guidePath, Type: "text/plain", Title: "How to use it, for agents"},
 			{Href: "/errors", Type: "text/html", Title: "Problem codes"},
 		},
-		ServiceMeta: []link{{Href: "/v1/capabilities", Type: jsonType, Title: "What may be asked for"}},
-		Status:      []link{{Href: "/healthz", Type: jsonType}},
+		Status: []link{{Href: "/healthz", Type: jsonType, Title: "Whether it runs"}},
 	}
 	if h.o.Ready != nil {
-		api.Status = append(api.Status, link{Href: "/readyz", Type: jsonType})
+		api.Status = append(api.Status, link{Href: "/readyz", Type: jsonType, Title: "Whether it is well"})
 	}
-	items := []link{{Href: "/v1/operations", Title: "Operations"}}
+	if h.o.Service != nil {
+		api.ServiceDesc = append(api.ServiceDesc, link{Href: eventsPath, Type: jsonType, Title: "AsyncAPI 3.0, for the event streams"})
+		api.ServiceMeta = []link{{Href: "/v1/capabilities", Type: jsonType, Title: "What may be asked for"}}
+		items = append(items, link{Href: "/v1/operations", Title: "Operations"})
+	}
 	if h.o.MCP != nil {
 		items = append(items, link{Href: mcpPath, Title: "The same as tools of the Model Context Protocol"})
 	}
+	return api, items
+}
+
+// catalog lists what there is (RFC 9727).
+func (h *handler) catalog(_ context.Context, c *call) (answer, error) {
+	api, items := h.links()
 	text, err := encode(linkSet{[]linkContext{{Anchor: catalogPath, Item: items}, api}})
 	if err != nil {
 		return answer{}, err

@@ -17,7 +17,7 @@ import (
 
 // documents are what is found without a key.
 func documents() []string {
-	return []string{"/openapi.json", guidePath, eventsPath, catalogPath, "/errors"}
+	return []string{indexPath, "/openapi.json", guidePath, eventsPath, catalogPath, "/errors"}
 }
 
 // TestDocumentsNeedNothing: the documents are answered without a key and before the
@@ -84,6 +84,27 @@ func TestEveryLinkResolves(t *testing.T) {
 				}
 			}
 		}
+	}
+	var index indexView
+	if err := json.Unmarshal(h.do("", "GET", indexPath, nil, "").Body.Bytes(), &index); err != nil || len(index.Links) < 9 {
+		t.Fatalf("%+v: %v", index, err)
+	}
+	page := h.do("", "GET", indexPath, map[string]string{"Accept": "text/html,*/*;q=0.8"}, "")
+	for _, l := range index.Links {
+		if strings.HasPrefix(l.Href, "/") && l.Href != mcpPath { // which takes a message
+			add(indexPath, l.Href)
+		}
+		if l.Rel == "" || l.Title == "" || !strings.Contains(page.Body.String(), `<a href="`+l.Href+`">`) {
+			t.Errorf("%+v is not on the page: %s", l, page.Body)
+		}
+	}
+	for _, at := range append(documents(), "/v1/capabilities", "/v1/operations") {
+		if at != indexPath && links[at] != indexPath {
+			t.Errorf("%s does not lead to %s", indexPath, at)
+		}
+	}
+	if page.Header().Get("Content-Type") != htmlType || page.Header().Get("Vary") != "Accept" || !slices.Contains(page.Header()["Link"], "<"+catalogPath+`>; rel="api-catalog"`) {
+		t.Errorf("the page's headers are %v", page.Header())
 	}
 	for at, in := range links {
 		if w := h.do("alice", "GET", at, nil, ""); w.Code != 200 {

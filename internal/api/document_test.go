@@ -233,7 +233,7 @@ func (h *handler) operationAt(r *http.Request) *huma.Operation {
 	}
 	_, pattern := h.mux.Handler(r)
 	method, at, _ := strings.Cut(pattern, " ")
-	item := h.described().Paths[at]
+	item := h.described().Paths[strings.TrimSuffix(at, "{$}")]
 	if item == nil {
 		return nil
 	}

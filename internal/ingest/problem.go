@@ -14,6 +14,8 @@ const (
 	// answers there what the code means.
 	ProblemBase = "/errors/"
 
+	// ManualURL is where people read of all of it.
+	ManualURL = "https://github.com/counterfoil/counterfoil/blob/main/docs/API.md"
 	// problemDocs is where people read of it; a code is an anchor there.
 	problemDocs = "https://github.com/counterfoil/counterfoil/blob/main/docs/ERRORS.md#"
 )
