@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/counterfoil/counterfoil/events"
-	"github.com/counterfoil/counterfoil/internal/journal"
 	"github.com/counterfoil/counterfoil/projections"
 )
 
@@ -254,20 +253,7 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	}
 	// A crash before the append leaves no decision; after it the retry finds the
 	// decision by its key.
-	after, outcome, err := v.cfg.Journal.Append(ctx, s, e)
-	switch {
-	case err != nil:
-		return View{}, false, fmt.Errorf("decide on %s (%s): %w", r.ID, outcome, err)
-	case outcome == journal.Superseded:
-		done, err := v.decided(ctx, after, fact) // two tries of one request at once
-		if done || err != nil {
-			return replayOf(v.view(r.Caller, after), statusCreated), done, err
-		}
-		return View{}, false, stale(after)
-	case after.Refused > s.Refused:
-		return View{}, false, decisionRefusal(after, projections.ReasonNotApplicable)
-	}
-	return v.view(r.Caller, after), false, nil
+	return v.appendDecision(ctx, r, s, e)
 }
 
 // asksProvider says whether the decision leads to further calls under the

@@ -217,14 +217,20 @@ func (v *Service) approve(ctx context.Context, r DecideRequest, d *decision, now
 	}
 	// A crash before the append leaves the operation waiting; after it the retry finds the
 	// word by its key, and the projector makes due what it lets out.
-	after, outcome, err := v.cfg.Journal.Append(ctx, s, events.Event{
+	return v.appendDecision(ctx, r, s, events.Event{
 		ID: v.cfg.NewID(), Source: v.cfg.Source, Operation: s.Operation, Time: now, Actor: who, Fact: fact,
 	})
+}
+
+// appendDecision appends a fact that answers a request to decide, on the very state that it
+// was judged on.
+func (v *Service) appendDecision(ctx context.Context, r DecideRequest, s projections.State, e events.Event) (view View, replayed bool, err error) {
+	after, outcome, err := v.cfg.Journal.Append(ctx, s, e)
 	switch {
 	case err != nil:
-		return View{}, false, fmt.Errorf("approve %s (%s): %w", r.ID, outcome, err)
+		return View{}, false, fmt.Errorf("decide on %s (%s): %w", r.ID, outcome, err)
 	case outcome == journal.Superseded:
-		done, err := v.decided(ctx, after, fact) // two tries of one request at once
+		done, err := v.decided(ctx, after, e.Fact) // two tries of one request at once
 		if done || err != nil {
 			return replayOf(v.view(r.Caller, after), statusCreated), done, err
 		}

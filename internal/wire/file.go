@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,22 @@ type fileConfig[T any] struct {
 	now      func() time.Time
 	parse    func(text []byte) (*T, error)
 	where    func(error) string // the first place of a problem, see [FileStatus]; optional
-	told     func(news fileNews, problem string)
+	log      *slog.Logger
+}
+
+// told tells the operator. The texts are whole, with the file's name in them, since that is
+// what logs are searched for.
+func (c fileConfig[T]) told(news fileNews, problem string) {
+	log := c.log.With("file", c.path)
+	switch news {
+	case fileWritten:
+		log.Warn("the "+c.what+" is being written, or new; what it said before holds until it has been left alone", //nolint:sloglint // of few constants
+			"for", fileRest.String(), "hint", "one that is renamed over the old one counts at once if it was last written a minute ago or more")
+	case fileUnusable:
+		log.Error("the "+c.what+" cannot be used; what it said before still holds", "problem", problem) //nolint:sloglint // of few constants
+	case fileTaken:
+		log.Info("the " + c.what + " was read") //nolint:sloglint // of few constants
+	}
 }
 
 // followed follows a file of the operator's. What is asked of it is answered from the

@@ -35,7 +35,7 @@ type CredentialsStatus = FileStatus
 func OpenCredentials(cfg CredentialsConfig) (*Credentials, error) {
 	c := &Credentials{}
 	c.file.cfg = fileConfig[CredentialsTable]{
-		what: "credentials file", path: cfg.Path, optional: cfg.Optional, limit: MaxCredentials, now: cfg.Now,
+		what: "credentials file", path: cfg.Path, optional: cfg.Optional, limit: MaxCredentials, now: cfg.Now, log: cfg.Log,
 		parse: func(text []byte) (*CredentialsTable, error) {
 			return ParseCredentials(cfg.Path, text, cfg.Contracts, cfg.AllowHTTP)
 		},
@@ -45,17 +45,6 @@ func OpenCredentials(cfg CredentialsConfig) (*Credentials, error) {
 				return in.where
 			}
 			return ""
-		},
-		told: func(news fileNews, problem string) {
-			switch news {
-			case fileWritten:
-				cfg.Log.Warn("the credentials file is being written, or new; what it said before holds until it has been left alone",
-					"file", cfg.Path, "for", fileRest.String(), "hint", "one that is renamed over the old one counts at once if it was last written a minute ago or more")
-			case fileUnusable:
-				cfg.Log.Error("the credentials file cannot be used; what it said before still holds", "file", cfg.Path, "problem", problem)
-			case fileTaken:
-				cfg.Log.Info("the credentials file was read", "file", cfg.Path)
-			}
 		},
 	}
 	if err := c.file.open(); err != nil {

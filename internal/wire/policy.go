@@ -24,7 +24,7 @@ type PolicyFile struct{ file followed[contract.Policy] }
 func OpenPolicy(cfg PolicyConfig) (*PolicyFile, error) {
 	p := &PolicyFile{}
 	p.file.cfg = fileConfig[contract.Policy]{
-		what: "policy file", path: cfg.Path, limit: contract.MaxFile, now: cfg.Now,
+		what: "policy file", path: cfg.Path, limit: contract.MaxFile, now: cfg.Now, log: cfg.Log,
 		parse: func(text []byte) (*contract.Policy, error) { return contract.ParsePolicy(cfg.Path, text) },
 		where: func(err error) string {
 			var wrong *contract.ParseError
@@ -37,17 +37,6 @@ func OpenPolicy(cfg PolicyConfig) (*PolicyFile, error) {
 				text += ", " + first.Field
 			}
 			return text
-		},
-		told: func(news fileNews, problem string) {
-			switch news {
-			case fileWritten:
-				cfg.Log.Warn("the policy file is being written, or new; what it said before holds until it has been left alone",
-					"file", cfg.Path, "for", fileRest.String(), "hint", "one that is renamed over the old one counts at once if it was last written a minute ago or more")
-			case fileUnusable:
-				cfg.Log.Error("the policy file cannot be used; what it said before still holds", "file", cfg.Path, "problem", problem)
-			case fileTaken:
-				cfg.Log.Info("the policy file was read", "file", cfg.Path)
-			}
 		},
 	}
 	if err := p.file.open(); err != nil {
