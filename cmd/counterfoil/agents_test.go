@@ -6,9 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -281,6 +284,63 @@ func TestAgentFlags(t *testing.T) {
 		code := run(t.Context(), args, io.Discard, &errs, func(string) string { return "" })
 		if code != exitUsage || !strings.Contains(errs.String(), c.want) {
 			t.Errorf("%s: %d %s, want %q", name, code, errs.String(), c.want)
+		}
+	}
+}
+
+// TestTryItByNATS does what docs/NATS.md has people try, with its subjects, headers and
+// body, so that the lines there stay true.
+func TestTryItByNATS(t *testing.T) {
+	manual, err := os.ReadFile("../../docs/NATS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(manual), "\n## Try it\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	find := func(pattern string) []string {
+		t.Helper()
+		found := regexp.MustCompile(pattern).FindStringSubmatch(section)
+		if found == nil {
+			t.Fatalf("docs/NATS.md has no %s", pattern)
+		}
+		return found[1:]
+	}
+	event := find(`source=(\S+) id=(\S+)`)
+	values := strings.NewReplacer("$source", event[0], "$id", event[1])
+	request := find(`nats request (\S+) '(.*)' --raw`)
+	m := &nats.Msg{Subject: request[0], Data: []byte(request[1]), Header: nats.Header{}}
+	for _, one := range regexp.MustCompile(`-H "?([a-z-]+):([^ "\n]+)`).FindAllStringSubmatch(section, -1) {
+		m.Header.Add(one[1], values.Replace(one[2]))
+	}
+	read := strings.NewReplacer("$token", intake.Token(event[0], event[1])).Replace(find(`nats request "\\([^"]*)" '' --raw`)[0])
+
+	data := filepath.Join(t.TempDir(), "data")
+	at, _, end := servedWithAgents(t, data)
+	defer end()
+	conn, err := nats.Connect(at, nats.Token(keyFor(t, data, "local")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	verdicts, err := conn.SubscribeSync("verdicts.local.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, status := range []int{202, 200} {
+		ack, err := conn.RequestMsg(m, 20*time.Second)
+		if err != nil || string(ack.Data) != fmt.Sprintf(`{"stream":"INTENTS","seq":%d}`, n+1) {
+			t.Fatalf("acknowledged by %+v, %v", ack, err)
+		}
+		if _, err := verdicts.NextMsg(20 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := conn.Request(read, nil, 20*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v ingest.IntentVerdict
+		if err := json.Unmarshal(answer.Data, &v); err != nil || v.Status != status || v.ID != event[1] || v.Operation == nil {
+			t.Errorf("%s, %v", answer.Data, err)
 		}
 	}
 }
