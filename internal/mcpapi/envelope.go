@@ -2,8 +2,12 @@ package mcpapi
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -14,9 +18,34 @@ import (
 // have batches, and each of its calls may wait for a minute.
 const maxBatch = 32
 
+// mostID is the largest whole number that every reader of JSON takes for what it is.
+const mostID = 1 << 53
+
+// idOf reads the id of a message, which is a string or a whole number. The SDK takes
+// others too, answers 1.5 under 1, and a request without an id not at all. Two ids that
+// are answered alike have the same key.
+func idOf(raw []byte) (key string, ok bool) {
+	if len(raw) == 0 {
+		return "", false
+	}
+	if raw[0] == '"' {
+		var text string
+		if err := json.Unmarshal(raw, &text); err != nil || strings.ContainsRune(text, utf8.RuneError) {
+			return "", false // half of a pair would come back as something else
+		}
+		return "s" + text, true
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || n < -mostID || n > mostID || strconv.FormatInt(n, 10) != string(raw) {
+		return "", false
+	}
+	return "n" + string(raw), true
+}
+
 // checkEnvelope refuses a message in which a name occurs twice around the
-// arguments: who inspects it on its way may read the one, and the SDK the other.
-// The arguments themselves are for the tool to refuse.
+// arguments: who inspects it on its way may read the one, and the SDK the other. So it
+// does an id that would come back as another. The arguments themselves are for the tool
+// to refuse.
 func checkEnvelope(body []byte) error {
 	dec := jsontext.NewDecoder(bytes.NewReader(body), jsontext.AllowDuplicateNames(true))
 	if err := walkMessages(dec); err != nil {
@@ -82,6 +111,16 @@ func walk(dec *jsontext.Decoder, name string, depth int) error {
 			return (&ingest.Refusal{Code: ingest.CodeDuplicateKey}).Say("a member of the message occurs twice (at byte {at_byte})", ingest.Values{"at_byte": dec.InputOffset()})
 		}
 		seen[member] = true
+		if member == "id" && depth == 0 {
+			id, err := dec.ReadValue()
+			if err != nil {
+				return notJSON(dec)
+			}
+			if _, ok := idOf(id); !ok {
+				return (&ingest.Refusal{Code: ingest.CodeProtocol}).Say("the id of a message is a string, or a whole number of at most {max} (at byte {at_byte})", ingest.Values{"max": mostID, "at_byte": dec.InputOffset()})
+			}
+			continue
+		}
 		if err := walk(dec, member, depth+1); err != nil {
 			return err
 		}

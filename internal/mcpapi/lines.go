@@ -9,6 +9,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
 const (
@@ -21,6 +23,9 @@ const (
 	// Codes of JSON-RPC 2.0, section 5.1.
 	codeParse   = -32700
 	codeRequest = -32600
+
+	// batchless is the first revision of the protocol without batches.
+	batchless = "2025-06-18"
 )
 
 // lines stands between a client's input and output and the SDK, which ends the
@@ -32,9 +37,17 @@ type lines struct {
 	out io.WriteCloser
 
 	mu      sync.Mutex
-	asked   map[string]bool // ids of requests that were passed on and are not answered
+	opening *opening        // while it is under way
+	version string          // of the protocol, once it is agreed on
+	asked   map[string]bool // keys of ids of requests that were passed on and are not answered
 	ended   bool            // the input
 	settled chan struct{}   // closed when it has ended and all is answered
+}
+
+// opening is the request that agrees on a revision of the protocol.
+type opening struct {
+	id     string
+	agreed chan struct{} // closed when it is answered
 }
 
 func newLines(in io.ReadCloser, out io.WriteCloser) *lines {
@@ -54,10 +67,15 @@ type message struct {
 }
 
 // messages reads the messages of a line, one or a batch; code is that of the answer
-// where it is none.
-func messages(line []byte) (list []message, code int) {
-	if !json.Valid(line) {
-		return nil, codeParse
+// where it is none, and why says what is wrong.
+func messages(line []byte) (list []message, code int, why string) {
+	const none = `the line is no message of JSON-RPC 2.0: it has "jsonrpc": "2.0", and a method, or an id with a result or an error`
+	if err := checkEnvelope(line); err != nil {
+		var refusal *ingest.Refusal
+		if errors.As(err, &refusal) && refusal.Code == ingest.CodeMalformedJSON {
+			return nil, codeParse, "the line is not JSON: a message is one line"
+		}
+		return nil, codeRequest, err.Error()
 	}
 	one := func(text json.RawMessage) bool {
 		var m message
@@ -71,20 +89,20 @@ func messages(line []byte) (list []message, code int) {
 	}
 	if line[0] != '[' {
 		if !one(line) {
-			return nil, codeRequest
+			return nil, codeRequest, none
 		}
-		return list, 0
+		return list, 0, ""
 	}
 	var batch []json.RawMessage
-	if err := json.Unmarshal(line, &batch); err != nil || len(batch) == 0 || len(batch) > maxBatch {
-		return nil, codeRequest
+	if err := json.Unmarshal(line, &batch); err != nil || len(batch) == 0 {
+		return nil, codeRequest, none
 	}
 	for _, text := range batch {
 		if !one(text) {
-			return nil, codeRequest
+			return nil, codeRequest, none
 		}
 	}
-	return list, 0
+	return list, 0, ""
 }
 
 // run passes the input on, until it, or ctx, ends. It owns into.
@@ -95,7 +113,7 @@ func (l *lines) run(ctx context.Context, into *io.PipeWriter) {
 		var line []byte
 		line, err = readLine(r)
 		if text := bytes.TrimSpace(line); len(text) > 0 {
-			if failed := l.pass(text, into); failed != nil {
+			if failed := l.pass(ctx, text, into); failed != nil {
 				err = failed
 			}
 		}
@@ -130,26 +148,70 @@ func readLine(r *bufio.Reader) (line []byte, err error) {
 }
 
 // pass hands one line on, or answers it.
-func (l *lines) pass(line []byte, into io.Writer) error {
-	list, code := messages(line)
-	switch code {
-	case codeParse:
-		return l.refuse(code, "the line is not JSON: a message is one line")
-	case codeRequest:
-		return l.refuse(code, `the line is no message of JSON-RPC 2.0: it has "jsonrpc": "2.0", and a method, or an id with a result or an error`)
-	}
-	l.mu.Lock()
-	for _, m := range list {
-		switch {
-		case m.Method != "" && len(m.ID) > 0:
-			l.asked[string(m.ID)] = true
-		case m.Method == "notifications/cancelled":
-			delete(l.asked, string(m.Params.RequestID)) // it may not be answered
+func (l *lines) pass(ctx context.Context, line []byte, into io.Writer) error {
+	list, code, why := messages(line)
+	if code == 0 {
+		batch := line[0] == '['
+		if batch && !l.agreed(ctx) {
+			return ctx.Err()
 		}
+		code, why = l.note(batch, list)
 	}
-	l.mu.Unlock()
+	if code != 0 {
+		return l.refuse(code, why)
+	}
 	_, err := into.Write(append(bytes.Clone(line), '\n'))
 	return err
+}
+
+// agreed waits, where a revision of the protocol is being agreed on, until it is.
+func (l *lines) agreed(ctx context.Context) bool {
+	l.mu.Lock()
+	opening := l.opening
+	l.mu.Unlock()
+	if opening == nil {
+		return true
+	}
+	select {
+	case <-opening.agreed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// note takes down what is asked and so must be answered, or says why it is not passed on.
+func (l *lines) note(batch bool, list []message) (code int, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if batch && l.version >= batchless {
+		return codeRequest, "revision " + l.version + " of the protocol, which this conversation has, knows no batches"
+	}
+	ids := map[string]bool{}
+	for _, m := range list {
+		if m.Method == "" || len(m.ID) == 0 {
+			continue
+		}
+		id, _ := idOf(m.ID)
+		if ids[id] || l.asked[id] {
+			return codeRequest, "a request with this id is not answered yet: each has an id of its own"
+		}
+		ids[id] = true
+	}
+	for id := range ids {
+		l.asked[id] = true
+	}
+	for _, m := range list {
+		id, asks := idOf(m.ID)
+		switch {
+		case m.Method == "notifications/cancelled":
+			id, _ := idOf(m.Params.RequestID)
+			l.settledLocked(id) // it may not be answered
+		case m.Method == "initialize" && asks && l.opening == nil:
+			l.opening = &opening{id: id, agreed: make(chan struct{})}
+		}
+	}
+	return 0, ""
 }
 
 func (l *lines) refuse(code int, text string) error {
@@ -181,16 +243,33 @@ func (l *lines) settle() {
 	}
 }
 
+// settledLocked takes note that nobody waits for the answer to a request any more.
+func (l *lines) settledLocked(id string) {
+	delete(l.asked, id)
+	if l.opening != nil && l.opening.id == id {
+		close(l.opening.agreed)
+		l.opening = nil
+	}
+}
+
 // Write takes what the SDK says: a line, whole.
 func (l *lines) Write(line []byte) (int, error) {
-	list, _ := messages(bytes.TrimSpace(line))
+	list, _, _ := messages(bytes.TrimSpace(line))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, err := l.out.Write(line)
 	for _, m := range list {
-		if m.Method == "" {
-			delete(l.asked, string(m.ID))
+		if m.Method != "" {
+			continue
 		}
+		id, _ := idOf(m.ID)
+		var begun struct {
+			Version string `json:"protocolVersion"`
+		}
+		if l.opening != nil && l.opening.id == id && json.Unmarshal(m.Result, &begun) == nil {
+			l.version = begun.Version
+		}
+		l.settledLocked(id)
 	}
 	l.settle()
 	return n, err

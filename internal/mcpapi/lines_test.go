@@ -3,9 +3,11 @@ package mcpapi
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -55,11 +57,15 @@ func (s slow) Capabilities(context.Context) (Answer, error) {
 func TestLinesThatAreNoMessages(t *testing.T) {
 	wrong := map[string]string{
 		`garbage`: "-32700", `{"jsonrpc":"2.0","id":`: "-32700", `42`: "-32600", `null`: "-32600", `[]`: "-32600", `[1]`: "-32600",
-		`{"jsonrpc":"1.0","id":1,"method":"ping"}`: "-32600", `{"jsonrpc":"2.0","id":1}`: "-32600", `{"jsonrpc":"2.0","id":1,"method":7}`: "-32600",
+		ping(`null`): "-32600", ping(`true`): "-32600", ping(`[]`): "-32600", ping(`{}`): "-32600", ping(`1.5`): "-32600", ping(`1e2`): "-32600", ping(`-0`): "-32600",
+		ping(`9007199254740993`): "-32600", ping(`123456789012345678901234567890`): "-32600", ping(`"\ud800"`): "-32700",
+		`{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`: "-32600", "[" + ping("2") + "," + ping("3") + "]": "no batches",
+		"[" + strings.Repeat(ping("2")+",", maxBatch) + ping("3") + "]": "more than 32",
+		`{"jsonrpc":"1.0","id":1,"method":"ping"}`:                      "-32600", `{"jsonrpc":"2.0","id":1}`: "-32600", `{"jsonrpc":"2.0","id":1,"method":7}`: "-32600",
 	}
 	for line, code := range wrong {
 		got := converse(t, nil, begin, begun, line, "", ping("7"))
-		if len(got) != 3 || !strings.Contains(strings.Join(got, "\n"), `"code":`+code) || !strings.Contains(strings.Join(got, "\n"), `"id":7,"result"`) {
+		if len(got) != 3 || !strings.Contains(strings.Join(got, "\n"), code) || !strings.Contains(strings.Join(got, "\n"), `"id":7,"result"`) {
 			t.Errorf("%s is answered\n%s", line, strings.Join(got, "\n"))
 		}
 	}
@@ -72,6 +78,52 @@ func TestWhatWasAskedIsAnswered(t *testing.T) {
 	go func() { close(s.release) }()
 	got := converse(t, s, begin, begun, `{"jsonrpc":"2.0","id":"last","method":"tools/call","params":{"name":"get_operation","arguments":{"id":"op_1"}}}`)
 	if text := strings.Join(got, "\n"); !strings.Contains(text, `"id":"last","result"`) || !strings.Contains(text, "succeeded") {
+		t.Errorf("answered\n%s", text)
+	}
+}
+
+// Where batches are known they are answered as a whole, and no id is asked for twice at
+// once.
+func TestBatchedLines(t *testing.T) {
+	old := strings.Replace(begin, "2025-11-25", "2025-03-26", 1)
+	s := slow{release: make(chan struct{})}
+	go func() { close(s.release) }()
+	got := converse(t, s, old, begun, "["+ping("2")+","+ping(`"\u0061<"`)+"]", "["+ping("4")+","+ping("4")+"]", ping("5"))
+	if text := strings.Join(got, "\n"); len(got) != 4 || !strings.Contains(text, `"id":2,"result"`) || !strings.Contains(text, "of its own") || !strings.Contains(text, `"id":5,"result"`) {
+		t.Errorf("answered\n%s", text)
+	}
+}
+
+// releasing lets the slow answer come once the second request under its id is refused.
+type releasing struct {
+	written
+	once func()
+}
+
+func (r *releasing) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("of its own")) {
+		r.once()
+	}
+	return r.written.Write(line)
+}
+
+func TestIDsUnderWay(t *testing.T) {
+	s := slow{release: make(chan struct{})}
+	get := `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"get_operation","arguments":{"id":"op_1"}}}`
+	out := &releasing{once: sync.OnceFunc(func() { close(s.release) })}
+	in, into := io.Pipe()
+	o := Options{Build: "test", Base: "http://127.0.0.1:7766", Now: time.Now, Stopping: t.Context(), Log: slog.New(slog.DiscardHandler)}
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(t.Context(), o, s, in, out) }()
+	for _, line := range []string{begin, begun, get, ping(`"\u0061"`)} {
+		if _, err := io.WriteString(into, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(into.Close(), <-ended); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.Count(text, `"id":"a"`) != 1 || !strings.Contains(text, "of its own") || !strings.Contains(text, "succeeded") {
 		t.Errorf("answered\n%s", text)
 	}
 }
@@ -96,7 +148,7 @@ func FuzzLines(f *testing.F) {
 		var out written
 		var passed bytes.Buffer
 		l := newLines(nil, &out)
-		if err := l.pass(line, &passed); err != nil {
+		if err := l.pass(t.Context(), line, &passed); err != nil {
 			t.Fatal(err)
 		}
 		if (passed.Len() == 0) == (out.Len() == 0) || passed.Len() > 0 && !bytes.Equal(passed.Bytes(), append(bytes.Clone(line), '\n')) {

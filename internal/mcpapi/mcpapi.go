@@ -270,8 +270,10 @@ func Serve(ctx context.Context, o Options, use UseCases, in io.ReadCloser, out i
 	from, into := io.Pipe()
 	l := newLines(in, out)
 	reading := make(chan struct{})
-	go func() { defer close(reading); l.run(ctx, into) }()
+	heard, stop := context.WithCancel(ctx)
+	go func() { defer close(reading); l.run(heard, into) }()
 	err := newServer(o).sdk.Run(ctx, &mcp.IOTransport{Reader: from, Writer: l})
+	stop()
 	_ = in.Close() // it is given up
 	<-reading
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
