@@ -61,6 +61,7 @@ const (
 	stateFile     = "projections/state.go"
 	nextFile      = "projections/next.go"
 	furtherFile   = "projections/further.go"
+	namedFile     = "projections/named.go"
 )
 
 // ackRule is the line that every wrong rule of acknowledging replaces.
@@ -255,6 +256,10 @@ func mutants() []mutant {
 		{
 			name: "answer-for-ever", why: "an answer that cannot be sent is tried without end", runs: 20000,
 			edits: []edit{{furtherFile, `		s.Input.Due = !s.givenUp(&s.Inputs)`, `		s.Input.Due = true`}},
+		},
+		{
+			name: "hidden-job", why: "nobody is shown the job that a webhook named", quick: true, runs: 3000,
+			edits: []edit{{namedFile, `if !s.Hint.Exact || s.Hint.JobID == s.Job.ID ||`, `if s.Hint.Exact || s.Hint.JobID == s.Job.ID ||`}},
 		},
 		{
 			name: "forgotten-cleanup", why: "an operation that has ended is not looked at again", quick: true, runs: 3000,
