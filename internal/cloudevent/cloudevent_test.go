@@ -171,6 +171,9 @@ func FuzzHeaders(f *testing.F) {
 			"ce-specversion": {"1.0"}, "CE-ID": {Encode(id)}, "ce-source": {Encode(source)}, "ce-type": {Encode(kind)}, "ce-" + name: {value},
 		}
 		e, err := FromHeaders(header, nil)
+		if s, i := NameInHeaders(header); err == nil && (s != e.Source || i != e.ID) || (s == "") != (i == "") {
+			t.Fatalf("%v has the name %q %q, and is %+v", header, s, i, e)
+		}
 		if err != nil {
 			var own *Error
 			if !errors.As(err, &own) || len(own.Attribute) > MaxName {
@@ -199,6 +202,9 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"id":"a","id":"b"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		e, err := FromJSON(text)
+		if s, i := NameInJSON(text); err == nil && (s != e.Source || i != e.ID) || (s == "") != (i == "") {
+			t.Fatalf("%s has the name %q %q, and is %+v", text, s, i, e)
+		}
 		if err != nil {
 			var own *Error
 			if !errors.As(err, &own) || len(own.Attribute) > MaxName {

@@ -106,8 +106,8 @@ func Token(source, id string) string {
 	return hex.EncodeToString(sum[:])[:tokenDigits]
 }
 
-// SequenceToken is where the verdict on a message is found that is no event: the
-// agent knows its sequence from the server's acknowledgement.
+// SequenceToken is where the verdict on a message is found that has no source and id:
+// the agent knows its sequence from the server's acknowledgement.
 func SequenceToken(sequence uint64) string { return "seq-" + strconv.FormatUint(sequence, 10) }
 
 // Run answers intents until ctx ends, which is not an error. Those it has by then it
@@ -175,7 +175,7 @@ func (r *Role) answer(ctx context.Context, i *journal.Intent) (Outcome, error) {
 	e, err := eventIn(i)
 	var broken *cloudevent.Error
 	if errors.As(err, &broken) {
-		return Malformed, r.reject(ctx, i, cloudevent.Event{}, ingest.EventRefusal(err))
+		return Malformed, r.reject(ctx, i, nameIn(i), ingest.EventRefusal(err))
 	}
 	view, replayed, err := r.submit(ctx, i, e)
 	var refusal *ingest.Refusal
@@ -198,9 +198,23 @@ func (r *Role) answer(ctx context.Context, i *journal.Intent) (Outcome, error) {
 	return outcome, r.settle(ctx, i, e, Token(e.Source, e.ID), ingest.OutcomeOf(view, replayed, err, r.problem(i)))
 }
 
+// nameIn has what names a message that is no event, if anything does.
+func nameIn(i *journal.Intent) (e cloudevent.Event) {
+	if structured(i) {
+		e.Source, e.ID = cloudevent.NameInJSON(i.Data)
+	} else {
+		e.Source, e.ID = cloudevent.NameInHeaders(i.Header)
+	}
+	return e
+}
+
+func structured(i *journal.Intent) bool {
+	return cloudevent.ModeOf(cloudevent.ContentType(i.Header)) == cloudevent.Structured
+}
+
 // eventIn reads the event of a message, in whichever mode it is.
 func eventIn(i *journal.Intent) (cloudevent.Event, error) {
-	if cloudevent.ModeOf(cloudevent.ContentType(i.Header)) == cloudevent.Structured {
+	if structured(i) {
 		return cloudevent.FromJSON(i.Data)
 	}
 	// Binary, whatever the media type: what is none of JSON is refused with the data.

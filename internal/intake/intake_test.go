@@ -209,6 +209,13 @@ func TestVerdicts(t *testing.T) {
 			{"no event", "k1", body, "", nil, 422, ingest.CodeInvalid, intake.Malformed},
 			{"no envelope", "k1", "{", "", asJSON, 400, ingest.CodeMalformedJSON, intake.Malformed},
 			{"a batch", "k1", "[]", "", map[string][]string{"Content-Type": {"application/cloudevents-batch+json"}}, 422, ingest.CodeInvalid, intake.Malformed},
+			{"another version", "k1", body, intake.Token("/a", "v"), event("v", "ce-specversion", "0.3"), 422, ingest.CodeInvalid, intake.Malformed},
+			{"no version", "k1", body, intake.Token("/a", "w"), event("w", "ce-specversion", ""), 422, ingest.CodeInvalid, intake.Malformed},
+			{"a bad attribute", "k1", body, intake.Token("/a", "x"), event("x", "ce-b_d", "1"), 422, ingest.CodeInvalid, intake.Malformed},
+			{"two ids", "k1", body, "", event("y", "CE-ID", "z"), 422, ingest.CodeInvalid, intake.Malformed},
+			{"another version, structured", "k1", `{"specversion":"0.3","id":"t","source":"/a"}`, intake.Token("/a", "t"), asJSON, 422, ingest.CodeInvalid, intake.Malformed},
+			{"a name twice, structured", "k1", `{"specversion":"1.0","id":"u","source":"/a","x":1,"x":2}`, intake.Token("/a", "u"), asJSON, 400, ingest.CodeDuplicateKey, intake.Malformed},
+			{"two ids, structured", "k1", `{"specversion":"1.0","id":"u","id":"v","source":"/a"}`, "", asJSON, 400, ingest.CodeDuplicateKey, intake.Malformed},
 			{"another event", "k1", body, intake.Token("/a", "6"), event("6", "Ce-Type", "com.example.other"), 422, ingest.CodeInvalid, intake.Malformed},
 		} {
 			before, aside := h.counts[c.outcome], h.count(journal.Verdicts)
