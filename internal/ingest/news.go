@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -53,6 +54,7 @@ type topic struct {
 	mu    sync.Mutex         // guards what follows
 	state *projections.State // never changed, so that all may hold it
 	known bool               // state is as the ledger has it, but for facts that are on their way to add
+	shown uint64             // the version that last changed what is shown, as far as that is known; no lower
 	items []*Happening       // the newest; all there are behind from
 	from  uint64             // ledger sequence
 	grown chan struct{}      // closed when something is added, or is not known any more
@@ -226,14 +228,36 @@ func (t *topic) add(e projections.Entry) {
 		t.wake()
 		return
 	}
-	after, record := projections.Fold(*t.state, e)
+	before := t.state
+	after, record := projections.Fold(*before, e)
 	t.state = &after
+	t.told(before)
 	t.items = append(t.items, &Happening{Entry: entryOf(e, record), After: t.state})
 	if over := len(t.items) - newsKept; over > 0 {
 		t.from = t.items[over-1].Entry.Sequence
 		t.items = slices.Delete(t.items, 0, over)
 	}
 	t.wake()
+}
+
+// told compares what is shown with what was before; mu is held. Where nothing was known
+// all of it is taken for new. It is done once for all who wait.
+func (t *topic) told(before *projections.State) {
+	if before.Facts == 0 || !reflect.DeepEqual(shownOf(*before), shownOf(*t.state)) {
+		t.shown = t.state.Facts
+	}
+}
+
+// shownOf is what callers are shown of an operation, but for its bookkeeping: how many
+// facts there are, when it is looked at next, how often something was read, and when the
+// provider touched its job last.
+func shownOf(s projections.State) View {
+	v := ViewOf(s, time.Time{})
+	v.Version, v.Sequence, v.NextPollAfter, v.NextLook, v.Because = 0, 0, 0, nil, s.Why()
+	if v.Job != nil {
+		v.Job.UpdatedAt = nil
+	}
+	return v
 }
 
 // forget has the operation read anew.
@@ -250,15 +274,15 @@ func (t *topic) wake() {
 	t.grown = make(chan struct{})
 }
 
-// look gives the operation as it stands. Where fresh is set what is known of it does
-// not do, since nobody may follow the ledger.
-func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s *projections.State, grown <-chan struct{}, err error) {
+// look gives the operation as it stands, and the version that last changed what is shown of
+// it. Where fresh is set what is known of it does not do, since nobody may follow the ledger.
+func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s *projections.State, shown uint64, grown <-chan struct{}, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.learn(ctx, j, fresh); err != nil {
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
-	return t.state, t.grown, nil
+	return t.state, t.shown, t.grown, nil
 }
 
 // learn reads the operation unless it is known; mu is held, so that one reads for all.
@@ -286,8 +310,9 @@ func (t *topic) read(ctx context.Context, j *journal.Journal) error {
 		// What came in between is in the timeline.
 		t.items, t.from = nil, s.Sequence
 	}
-	if moved || t.state.Facts == 0 {
+	if before := t.state; moved || before.Facts == 0 {
 		t.state = &s
+		t.told(before)
 	}
 	t.known = true
 	if moved {
@@ -323,11 +348,12 @@ func (n *news) wait(ctx context.Context, r WaitRequest, s *projections.State) (l
 	if done() || s.Phase.Terminal() {
 		return s, done(), nil // a terminal operation is worth no wait
 	}
+	had := s.Facts
 	t, leave := n.join(s.Operation)
 	defer leave()
 	end := n.clock.Now().Add(min(r.Wait, MaxWait))
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
-		now, grown, err := t.look(ctx, n.journal, !n.followed())
+		now, shown, grown, err := t.look(ctx, n.journal, !n.followed())
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return s, false, nil // the caller left or the server stops: what is known is the answer
@@ -336,7 +362,7 @@ func (n *news) wait(ctx context.Context, r WaitRequest, s *projections.State) (l
 		case now.Facts >= s.Facts:
 			s = now
 		}
-		if done() {
+		if done() && (r.UntilDone || shown > had) {
 			return s, true, nil
 		}
 		left := end.Sub(n.clock.Now())

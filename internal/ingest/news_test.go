@@ -38,7 +38,7 @@ func TestNewsWithAGap(t *testing.T) {
 	n := newNews(j, clock, slog.New(slog.DiscardHandler))
 	topic, leave := n.join("op_1")
 	defer leave()
-	if _, _, err := topic.look(ctx, j, false); err != nil {
+	if _, _, _, err := topic.look(ctx, j, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, fact := range []events.Fact{&events.OperationPaused{Who: "alice"}, &events.OperationResumed{Who: "alice"}} {

@@ -78,7 +78,9 @@ type WaitRequest struct {
 }
 
 // Wait gives the operation once it has another version than the caller has, or
-// is done; changed is false if the wait ended before. While [Service.Run] follows the
+// is done; changed is false if the wait ended before. A version that comes during the wait
+// and changes nothing that is shown, such as another status read, does not end it: what is
+// shown at its end is of the newest all the same. While [Service.Run] follows the
 // ledger it hears of a fact as it is stored, and looks by itself at growing intervals
 // of at most a second otherwise.
 func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed bool, err error) {
