@@ -107,9 +107,9 @@ func TestCancelBatchRefused(t *testing.T) {
 		{cancelOf("some", "", op), 422, "/mode"},
 		{cancelOf("atomic", "", op, op), 422, "/items/1/id"},
 		{cancelOf("atomic", "", "no.id"), 422, "/items/0/id"},
-		{`{"items":[{}]}`, 422, "/items/0/id"},
-		{`{"items":[{"id":"` + op + `","if_match":"seven"}]}`, 422, "/items/0/if_match"},
-		{`{"items":[{"id":"` + op + `","idempotency_key":" "}]}`, 422, "/items/0/idempotency_key"},
+		{`{"mode":"atomic","items":[{}]}`, 422, "/items/0/id"},
+		{`{"mode":"atomic","items":[{"id":"` + op + `","if_match":"seven"}]}`, 422, "/items/0/if_match"},
+		{`{"mode":"atomic","items":[{"id":"` + op + `","idempotency_key":" "}]}`, 422, "/items/0/idempotency_key"},
 		{`{"items":[{"id":"` + op + `"}],"why":"` + strings.Repeat("x", ingest.MaxWhy+1) + `"}`, 422, "/why"},
 		{cancelOf("atomic", "", many...), 413, "/items"},
 		{`{"mode":"atomic","items":[{"id":"` + op + `","if_match":"v9"}]}`, 412, "/items/0"},
@@ -121,6 +121,18 @@ func TestCancelBatchRefused(t *testing.T) {
 	}
 	if status, _, _, p := h.cancels("submitter", "c", cancelOf("independent", "", op)); status != 403 || p.Code != ingest.CodeForbidden {
 		t.Errorf("%d %+v", status, p)
+	}
+	// By itself each is refused alone, and stands in no other's way.
+	other := h.submitted("alice", "other")
+	mixed := `{"items":[{"id":"` + other + `"},{},{"id":""},{"id":null},{"id":"no.id"},{"id":"` + other + `"},{"id":"` + op + `","if_match":"seven"},{"id":"op_none","idempotency_key":" "}]}`
+	status, _, v, _ := h.cancels("alice", "mixed", mixed)
+	if status != 200 || v.Recorded != 1 || v.Refused != 7 || v.Items[0].Operation == nil || v.Items[0].Operation.Cancel == nil {
+		t.Fatalf("%d %+v", status, v)
+	}
+	for i, field := range []string{"id", "id", "id", "id", "id", "if_match", "idempotency_key"} {
+		if it := v.Items[i+1]; it.Status != 422 || it.Index != i+1 || it.Problem == nil || it.Problem.Errors[0].Field != fmt.Sprintf("/items/%d/%s", i+1, field) {
+			t.Errorf("item %d: %+v", i+1, it)
+		}
 	}
 	keyed := `{"items":[{"id":"` + op + `","idempotency_key":"own","if_match":"\"v1\""}]}`
 	if _, _, v, _ := h.cancels("alice", "c", keyed); v.Recorded != 1 || v.Items[0].Key != "own" {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -214,6 +215,9 @@ func waitApplied(seconds uint64) string {
 	return "wait=" + strconv.FormatUint(min(seconds, uint64(ingest.MaxWait/time.Second)), 10)
 }
 
+// longestWish stands for every wish to wait longer, in seconds: it is more than is waited.
+const longestWish = 1<<31 - 1
+
 // preferredWait reads the preference wait=N of Prefer headers (RFC 7240); 0 means none,
 // or that it cannot be read. Of several the first counts. What stands behind a
 // semicolon are parameters of a preference, and none themselves.
@@ -223,6 +227,9 @@ func preferredWait(values []string) uint64 {
 		name, value, _ := strings.Cut(first, "=")
 		if strings.EqualFold(strings.TrimSpace(name), "wait") {
 			n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+			if errors.Is(err, strconv.ErrRange) {
+				return longestWish
+			}
 			if err != nil {
 				return 0
 			}

@@ -184,10 +184,38 @@ func (h *handler) judge(r *http.Request, sent []byte, status int, header http.He
 	if request := op.RequestBody; status < 300 && request != nil && len(sent) > 0 {
 		form, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // it was taken
 		if content := request.Content[form]; content != nil {
-			valid("request", content.Schema, sent)
+			valid("request", content.Schema, takenOf(sent, body))
 		}
 	}
 	return problems
+}
+
+// takenOf leaves out of a request for several things those that were refused.
+func takenOf(sent, body []byte) []byte {
+	var request map[string]any
+	var answer struct{ Items []struct{ Status int } }
+	if json.Unmarshal(sent, &request) != nil || json.Unmarshal(body, &answer) != nil {
+		return sent
+	}
+	items, ok := request["items"].([]any)
+	if !ok || len(items) != len(answer.Items) {
+		return sent
+	}
+	var taken []any
+	for i, it := range answer.Items {
+		if it.Status < 300 {
+			taken = append(taken, items[i])
+		}
+	}
+	if len(taken) == len(items) || len(taken) == 0 {
+		return sent
+	}
+	request["items"] = taken
+	text, err := json.Marshal(request)
+	if err != nil {
+		return sent
+	}
+	return text
 }
 
 // judgeEvents holds the events of a stream against what is said of them.

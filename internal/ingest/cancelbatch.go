@@ -19,6 +19,7 @@ type wish struct {
 	id, key string
 	own     bool // the key is its own, and not that of the whole
 	version uint64
+	wrong   []FieldError // what it cannot be asked for by
 }
 
 // CancelBatch is [Service.Cancel] for several operations. Keys are looked up on each
@@ -83,34 +84,41 @@ func decodeCancels(r BatchRequest) (mode Mode, wishes []wish, why string, err er
 	case len(b.Items) > MaxBatch:
 		return "", nil, "", tooManyItems(len(b.Items))
 	}
+	if len(problems) > 0 {
+		return "", nil, "", Refuse(problems...)
+	}
 	first := map[string]int{}
 	for i, e := range b.Items {
 		w := wish{field: itemField(i), key: r.Key}
 		switch other, twice := first[text(e.ID)]; {
 		case e.ID == nil || *e.ID == "":
-			problems = append(problems, Wrong(w.field+"/id", FieldRequired, "must be given", nil))
+			w.wrong = append(w.wrong, Wrong(w.field+"/id", FieldRequired, "must be given", nil))
 		case checkID("id", *e.ID) != nil:
-			problems = append(problems, Wrong(w.field+"/id", FieldNotAllowed, "must be an operation id: {min} to {max} of a-z, 0-9 and _", Values{"min": 1, "max": maxID}))
+			w.wrong = append(w.wrong, Wrong(w.field+"/id", FieldNotAllowed, "must be an operation id: {min} to {max} of a-z, 0-9 and _", Values{"min": 1, "max": maxID}))
 		case twice:
-			problems = append(problems, Wrong(w.field+"/id", FieldDuplicate, "is that of item {first}, too", Values{"first": other}))
+			w.wrong = append(w.wrong, Wrong(w.field+"/id", FieldDuplicate, "is that of item {first}, too", Values{"first": other}))
 		default:
 			w.id = *e.ID
 			first[w.id] = i
 		}
 		if e.Key != nil {
-			if w.key, err = ParseKey([]string{*e.Key}); err != nil {
-				problems = append(problems, Wrong(w.field+"/idempotency_key", FieldMalformed, "must be {least} to {limit} visible ASCII characters", Values{"least": 1, "limit": MaxKey}))
+			key, err := ParseKey([]string{*e.Key})
+			if err != nil {
+				w.wrong = append(w.wrong, Wrong(w.field+"/idempotency_key", FieldMalformed, "must be {least} to {limit} visible ASCII characters", Values{"least": 1, "limit": MaxKey}))
 			}
-			w.own = true
+			w.key, w.own = key, err == nil
 		}
 		if e.IfMatch != nil {
-			if w.version, err = ParseVersion(*e.IfMatch); err != nil || w.version == 0 {
-				problems = append(problems, FieldError{Field: w.field + "/if_match", Code: FieldMalformed, Message: `must be the ETag of the operation, or its version such as "v7"`})
+			version, err := ParseVersion(*e.IfMatch)
+			if err != nil || version == 0 {
+				w.wrong = append(w.wrong, FieldError{Field: w.field + "/if_match", Code: FieldMalformed, Message: `must be the ETag of the operation, or its version such as "v7"`})
 			}
+			w.version = version
 		}
 		wishes = append(wishes, w)
+		problems = append(problems, w.wrong...)
 	}
-	if len(problems) > 0 {
+	if mode == Atomic && len(problems) > 0 {
 		return "", nil, "", Refuse(problems...)
 	}
 	return mode, wishes, why, nil
@@ -129,6 +137,10 @@ func (v *Service) cancelEach(ctx context.Context, r BatchRequest, wishes []wish,
 	var group errgroup.Group
 	group.SetLimit(batchAtOnce)
 	for i, w := range wishes {
+		if len(w.wrong) > 0 {
+			out[i].err = Refuse(w.wrong...)
+			continue
+		}
 		group.Go(func() error {
 			view, err := v.cancel(ctx, CancelRequest{Caller: r.Caller, ID: w.id, Key: w.key, Version: w.version}, why)
 			if out[i].err = err; err == nil {
