@@ -246,6 +246,8 @@ func TestKeysFile(t *testing.T) {
 		says string
 	}{
 		{disabled, 0o640, "chmod 600"},
+		{"", 0o600, "has no key"},
+		{"\n# nobody\n", 0o600, "has no key"},
 		{disabled + "nonsense\n", 0o600, ":3: not a key"},
 		{disabled + disabled, 0o600, "twice"},
 		{strings.Replace(disabled, `"principal":"alice"`, `"principal":"A"`, 1), 0o600, "principal"},

@@ -238,8 +238,8 @@ type stamp struct {
 	mode     fs.FileMode
 }
 
-// OpenKeys reads the file. It fails if others can read it, or a line is wrong. now
-// is what keys expire by.
+// OpenKeys reads the file. It fails if others can read it, a line is wrong, or it has no
+// key. now is what keys expire by.
 func OpenKeys(path string, now func() time.Time) (*Keys, error) {
 	k := &Keys{path: path, now: now, used: map[string]time.Time{}}
 	k.mu.Lock()
@@ -262,6 +262,10 @@ func (k *Keys) refreshLocked() error {
 	list, err := readKeys(k.path)
 	if err != nil {
 		return err
+	}
+	if len(list) == 0 {
+		// Everybody would be told that no key of theirs counts, for good.
+		return fmt.Errorf("%s has no key: put back what it held, or make a key with counterfoil principal create", k.path)
 	}
 	k.keys = make(map[string]Key, len(list))
 	for _, key := range list {

@@ -1,6 +1,7 @@
 package launch_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/launch"
 	"github.com/counterfoil/counterfoil/internal/wire"
 )
@@ -32,7 +34,11 @@ func TestRefusedBeforeConnecting(t *testing.T) {
 	if err != nil || identity.Installation == "" {
 		t.Fatal(err)
 	}
-	keys := file("keys.jsonl", "", 0o600)
+	keys := filepath.Join(dir, "keys.jsonl")
+	key, _, err := ingest.NewKey(rand.Reader, "alice", false, time.Now())
+	if err := errors.Join(err, ingest.AddKey(keys, key)); err != nil {
+		t.Fatal(err)
+	}
 	good := func() launch.Options {
 		return launch.Options{
 			Listen: "127.0.0.1:0", Workers: 1, ClockDifference: 30 * time.Second,
