@@ -76,7 +76,6 @@ looked at. ` + long,
 	flags.StringVar(&d.Why, "why", "", "reason, kept with the operation")
 	flags.Uint64Var(&version, "version", 0, "version of the operation that was looked at")
 	flags.StringVar(&key, "key", "", "idempotency key (default: made of operation and command)")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return notEmpty(cmd) }
 	return cmd
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/counterfoil/counterfoil/client"
 	"github.com/counterfoil/counterfoil/internal/outbound"
@@ -411,7 +410,6 @@ that may still create a job, unless --allow-overlap accepts two jobs at once.`,
 	flags.BoolVar(&s.AllowOverlap, "allow-overlap", false, "with these two: two jobs at once are acceptable")
 	flags.BoolVar(&check, "check", false, "record nothing, and say what would be recorded")
 	flags.BoolVar(&wait, "wait", false, "watch it until it ends")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return notEmpty(cmd) }
 	return cmd
 }
 
@@ -710,25 +708,11 @@ func asked(x *client.Asked) string {
 	return words
 }
 
-// notEmpty refuses what is given as an empty text, which is a variable of a script that
-// was not set: a key would be made, and a bound would be none.
-func notEmpty(cmd *cobra.Command) (err error) {
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Value.Type() == "string" && f.Value.String() == "" && err == nil {
-			err = usage("--%s is empty: give it a value, or leave it out", f.Name)
-		}
-	})
-	return err
-}
-
 // onceFlag gives a command that changes something its key: the one named, or one
 // made for this command.
 func onceFlag(cmd *cobra.Command, key *string) {
 	cmd.Flags().StringVar(key, "key", "", "idempotency key of this request, if it is to be repeated (default: a new one)")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := notEmpty(cmd); err != nil {
-			return err
-		}
+	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *key == "" {
 			*key = rand.Text()
 		}
@@ -813,7 +797,6 @@ counterfoil approve and counterfoil deny.`,
 	flags.BoolVar(&yes, "yes", false, "adopt: do not ask")
 	flags.Uint64Var(&version, "version", 0, "version of the operation the decision is made on")
 	flags.StringVar(&key, "key", "", "idempotency key (default: made of operation, kind and version)")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return notEmpty(cmd) }
 	return cmd
 }
 

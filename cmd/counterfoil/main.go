@@ -152,7 +152,10 @@ Try it: counterfoil demo`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: known, SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			if err := launch.Given(cmd, args); err != nil {
+				return err
+			}
 			if a.output != "text" && a.output != "json" {
 				return usage("--output is %q: want text or json", a.output)
 			}

@@ -43,6 +43,7 @@ the key may do, once for each scope:
 
   submit:PROVIDER/ACCOUNT   * for either: any
   cancel, decide            for operations of the principal
+  approve                   approve or deny what other principals submitted
   read:own, read:team, read:all
   audit                     see the holds and the report
   admin                     holds, probes, and everybody's operations; not submit
@@ -211,7 +212,12 @@ func (a *app) principalRevoke() *cobra.Command {
 	var id string
 	cmd := &cobra.Command{
 		Use: "revoke NAME | --key ID", Short: "Let nobody in with a principal's keys, or with one key, any more",
-		Args: cobra.MaximumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("got %d arguments: want one name, or none with --key", len(args))
+			}
+			return nil
+		},
 		Long: `Disable all keys of a principal, or one key. Operations stay the principal's and go
 on; cancel or hold what must not. A key that is made for the name later sees them.`,
 		RunE: func(_ *cobra.Command, args []string) error {

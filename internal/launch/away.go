@@ -257,25 +257,39 @@ func (a *away) close() error {
 	return err
 }
 
-// Main is the program of a command that holds some roles and no store: it reads
-// the command line, runs them, and gives the exit code.
-func Main(use, short, long string, roles wire.Roles) int {
+// Command is a command that holds some roles and no store. It writes to out when its
+// roles do their work, and its log to logs.
+func Command(use, short, long string, roles wire.Roles, out, logs io.Writer) *cobra.Command {
 	var o Options
 	cmd := &cobra.Command{
-		Use: use, Short: short, Long: long, Version: Build(), Args: cobra.NoArgs,
+		Use: use, Short: short, Long: long, Version: Build(),
 		SilenceErrors: true, SilenceUsage: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("got %d arguments: want none", len(args))
+			}
+			return nil
+		},
+		PersistentPreRunE: Given,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := Log(os.Stderr, o.LogLevel)
+			log, err := Log(logs, o.LogLevel)
 			if err != nil {
 				return err
 			}
-			return Serve(cmd.Context(), o, roles, log, os.Stdout)
+			return Serve(cmd.Context(), o, roles, log, out)
 		},
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	o.Flags(cmd.Flags(), roles)
 	o.AwayFlags(cmd.Flags(), roles)
+	return cmd
+}
+
+// Main is the program of a command that holds some roles and no store: it reads
+// the command line, runs them, and gives the exit code.
+func Main(use, short, long string, roles wire.Roles) int {
+	cmd := Command(use, short, long, roles, os.Stdout, os.Stderr)
 	err := cmd.ExecuteContext(UntilStopped())
 	if err == nil {
 		return 0

@@ -82,6 +82,7 @@ func (o *Options) Flags(f *pflag.FlagSet, roles wire.Roles) {
 	}
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.AdminListen, "admin-listen", "127.0.0.1:7767", "address of /metrics, /readyz and /healthz, which ask for no key; '' for none")
+	f.Lookup("admin-listen").Annotations = map[string][]string{emptyMeans: {"none"}}
 }
 
 // Flags registers the flags that say where the store is.
