@@ -599,30 +599,6 @@ in the list, which begins at 0.`,
 	return cmd
 }
 
-func (a *app) cancelCommand() *cobra.Command {
-	var why, key string
-	cmd := &cobra.Command{
-		Use: "cancel OPERATION", Short: "Ask for the cancellation of an operation",
-		Long: "Ask for the cancellation of an operation. The wish is recorded at once; the\noperation is cancelled when the provider says so.",
-		Args: exactly(1, "one operation id"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			op, err := c.Keyed(key).Cancel(cmd.Context(), args[0], why)
-			if err != nil {
-				return a.reachOnce(err, key)
-			}
-			a.noteReplay(op.OriginalStatus)
-			return a.show(op)
-		},
-	}
-	cmd.Flags().StringVar(&why, "why", "", "reason, kept with the operation")
-	onceFlag(cmd, &key)
-	return cmd
-}
-
 func (a *app) inputCommand() *cobra.Command {
 	var key, input, question string
 	cmd := &cobra.Command{
