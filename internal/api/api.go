@@ -104,13 +104,17 @@ type answer struct {
 	// stream writes the body until it ends. What it fails with comes too late for an
 	// answer.
 	stream func(http.ResponseWriter) error
+	// later gives the answer instead of this after a wait.
+	later func() (answer, error)
 }
 
 // call is one request on its way through a route.
 type call struct {
 	r         *http.Request
 	w         http.ResponseWriter
-	out       http.ResponseWriter // w, and the status is noted
+	out       *recorder // w, and the status is noted
+	pattern   string    // of the route
+	began     time.Time
 	caller    ingest.Caller
 	q         query // the parameters, where the route is strict about them
 	body      []byte
@@ -262,7 +266,7 @@ func newHandler(o Options) *handler {
 			h.documents = append(h.documents, r.path)
 		}
 		r.query, r.media = queryOf(r.sheet, doc.Components.Parameters), r.offers()
-		serve := h.at(r.path, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) })
+		serve := h.at(r.path, func(c *call) error { return h.serve(c, r) })
 		api.Adapter().Handle(&huma.Operation{Method: r.method, Path: pattern(r.path), OperationID: r.sheet.id}, func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			serve(w, r)
@@ -274,14 +278,14 @@ func newHandler(o Options) *handler {
 	if h.o.MCP != nil {
 		// It describes itself, to those who speak it.
 		r := route{method: http.MethodPost, path: mcpPath, body: bodyMessage, handle: h.mcp}
-		h.mux.Handle("POST "+mcpPath, h.at(mcpPath, func(c *call, w http.ResponseWriter) error { return h.serve(c, w, r) }))
+		h.mux.Handle("POST "+mcpPath, h.at(mcpPath, func(c *call) error { return h.serve(c, r) }))
 		methods[mcpPath] = []string{http.MethodPost}
 	}
 	// What the mux would answer by plain text is ours, too.
 	for path, allow := range methods {
-		h.mux.Handle(pattern(path), h.at(path, func(_ *call, w http.ResponseWriter) error {
+		h.mux.Handle(pattern(path), h.at(path, func(c *call) error {
 			list := strings.Join(allow, ", ")
-			w.Header().Set("Allow", list)
+			c.out.Header().Set("Allow", list)
 			return (&ingest.Refusal{Code: ingest.CodeMethodNotAllowed, Allowed: allow}).Say("this address takes {allowed}", nil)
 		}))
 	}
@@ -304,55 +308,87 @@ func noAddress() *ingest.Refusal {
 
 // nothing answers where there is no route.
 func (h *handler) nothing() http.HandlerFunc {
-	return h.at("", func(*call, http.ResponseWriter) error {
+	return h.at("", func(*call) error {
 		return noAddress()
 	})
 }
 
 // ServeHTTP implements http.Handler.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	out := &recorder{ResponseWriter: w}
+	h.route(out, r)
+	for out.rest != nil {
+		rest := out.rest
+		out.rest = nil
+		rest()
+	}
+}
+
+func (h *handler) route(out *recorder, r *http.Request) {
 	if r.ProtoMajor != 1 {
 		// The preface of HTTP/2, which net/http hands on.
-		h.at("", func(*call, http.ResponseWriter) error { return otherVersion() })(w, r)
+		h.at("", func(*call) error { return otherVersion() })(out, r)
 		return
 	}
 	// The mux would answer a path with dots or double slashes by a redirect.
 	if r.URL.Path != path.Clean("/"+r.URL.Path) || r.Method == http.MethodConnect {
-		h.nothing()(w, r)
+		h.nothing()(out, r)
 		return
 	}
-	h.mux.ServeHTTP(w, r)
+	h.mux.ServeHTTP(out, r)
 }
 
-// at serves one path: it answers panics and logs.
-func (h *handler) at(pattern string, serve func(*call, http.ResponseWriter) error) http.HandlerFunc {
+// at serves one path.
+func (h *handler) at(pattern string, serve func(*call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		start := h.o.Now()
-		out := &recorder{ResponseWriter: w}
-		c := &call{r: r, w: w, out: out}
-		var err error
-		defer func() {
-			if p := recover(); p != nil {
-				if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
-					panic(p)
-				}
-				// The text of a panic may quote what a caller sent.
-				h.o.Log.ErrorContext(r.Context(), "request handler panicked", "route", pattern, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
-				err = &ingest.Refusal{Code: ingest.CodeInternal}
-				if out.status == 0 {
-					writeProblem(out, r, err)
-				}
-			}
-			h.log(c, pattern, out.status, h.o.Now().Sub(start), err)
-		}()
-		err = serve(c, out)
-		if err != nil && out.status == 0 {
-			writeProblem(out, r, err)
+		out, ok := w.(*recorder)
+		if !ok {
+			panic("not what ServeHTTP hands on")
 		}
+		c := &call{r: r, w: out.ResponseWriter, out: out, pattern: pattern, began: h.o.Now()}
+		h.do(c, serve)
 	}
 }
 
-func (h *handler) serve(c *call, w http.ResponseWriter, route route) (err error) {
+// do does a part of a request. It answers what that fails with, also by a panic, and logs
+// unless there is a rest.
+func (h *handler) do(c *call, part func(*call) error) {
+	var err error
+	defer func() {
+		if p := recover(); p != nil {
+			err = h.panicked(c, p)
+		}
+		if c.out.rest == nil {
+			h.log(c, err)
+		}
+	}()
+	if err = part(c); err != nil && c.out.status == 0 {
+		writeProblem(c.out, c.r, err)
+	}
+}
+
+// panicked answers after a panic.
+func (h *handler) panicked(c *call, p any) error {
+	if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
+		panic(p)
+	}
+	// The text of a panic may quote what a caller sent.
+	h.o.Log.ErrorContext(c.r.Context(), "request handler panicked", "route", c.pattern, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+	c.out.rest = nil
+	err := &ingest.Refusal{Code: ingest.CodeInternal}
+	if c.out.status == 0 {
+		writeProblem(c.out, c.r, err)
+	}
+	return err
+}
+
+// rest leaves a part of a request to be done when what was called for it has returned. A
+// stack is as large for as long as it was needed once, so whoever waits does it there.
+func (h *handler) rest(c *call, part func(*call) error) {
+	c.out.rest = func() { h.do(c, part) }
+}
+
+func (h *handler) serve(c *call, route route) (err error) {
 	if !route.open && (!route.either || len(c.r.Header["Authorization"]) > 0) {
 		header := c.r.Header["Authorization"]
 		if route.person {
@@ -361,7 +397,7 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) (err error)
 		caller, err := h.o.Keys.Authenticate(header)
 		if err != nil {
 			if route.person {
-				w.Header().Set("WWW-Authenticate", `Basic realm="counterfoil: any name, and a key as password", charset="UTF-8"`)
+				c.out.Header().Set("WWW-Authenticate", `Basic realm="counterfoil: any name, and a key as password", charset="UTF-8"`)
 			}
 			return err
 		}
@@ -370,7 +406,7 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) (err error)
 	if route.begins {
 		defer func() {
 			if err != nil { // it is answered behind this
-				rateLimit(w.Header(), h.o.Service.Quotas(c.caller))
+				rateLimit(c.out.Header(), h.o.Service.Quotas(c.caller))
 			}
 		}()
 	}
@@ -421,10 +457,31 @@ func (h *handler) serve(c *call, w http.ResponseWriter, route route) (err error)
 	if err != nil {
 		return err
 	}
-	if route.begins {
-		rateLimit(w.Header(), h.o.Service.Quotas(c.caller))
+	return h.finish(c, a, route.begins)
+}
+
+// finish writes an answer, or leaves a rest.
+func (h *handler) finish(c *call, a answer, begins bool) error {
+	if a.later != nil {
+		h.rest(c, func(c *call) error {
+			a, err := a.later()
+			if err != nil {
+				return err
+			}
+			return h.finish(c, a, begins)
+		})
+		return nil
 	}
-	return a.write(w)
+	if begins {
+		rateLimit(c.out.Header(), h.o.Service.Quotas(c.caller))
+	}
+	if err := a.write(c.out); err != nil {
+		return err
+	}
+	if a.stream != nil {
+		h.rest(c, func(c *call) error { return a.stream(c.out) })
+	}
+	return nil
 }
 
 // opened waits until the service can do what it is asked for, and says whether it
@@ -545,6 +602,7 @@ func bodyTooLarge(limit int64) *ingest.Refusal {
 	return (&ingest.Refusal{Code: ingest.CodeBodyTooLarge}).Say("the body has more than {max_bytes} bytes", ingest.Values{"max_bytes": limit})
 }
 
+// write writes the answer, of a stream what stands before it.
 func (a answer) write(w http.ResponseWriter) error {
 	if a.written {
 		return nil
@@ -570,7 +628,7 @@ func (a answer) write(w http.ResponseWriter) error {
 	}
 	w.WriteHeader(a.status)
 	if a.stream != nil {
-		return a.stream(w)
+		return nil
 	}
 	if a.status == http.StatusNotModified || a.status == http.StatusNoContent {
 		return nil
@@ -596,6 +654,7 @@ func common(h http.Header) {
 type recorder struct {
 	http.ResponseWriter
 	status int
+	rest   func() // what is left to do; see handler.rest
 }
 
 func (r *recorder) WriteHeader(status int) {
@@ -617,8 +676,8 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // log writes one line for each request: the route and not the address, since
 // people put secrets into addresses.
-func (h *handler) log(c *call, pattern string, status int, took time.Duration, err error) {
-	args := []any{"method", safeMethod(c.r.Method), "route", pattern, "status", status, "ms", took.Milliseconds()}
+func (h *handler) log(c *call, err error) {
+	args := []any{"method", safeMethod(c.r.Method), "route", c.pattern, "status", c.out.status, "ms", h.o.Now().Sub(c.began).Milliseconds()}
 	if c.caller.Principal != "" {
 		args = append(args, "principal", c.caller.Principal, "key", c.caller.KeyID)
 	}
@@ -648,7 +707,7 @@ func (h *handler) log(c *call, pattern string, status int, took time.Duration, e
 	switch {
 	case err != nil && refusal == nil:
 		h.o.Log.ErrorContext(ctx, "request failed", append(args, "error", err)...)
-	case err == nil && (c.r.Method == http.MethodGet || c.r.Method == http.MethodHead || pattern == mcpPath):
+	case err == nil && (c.r.Method == http.MethodGet || c.r.Method == http.MethodHead || c.pattern == mcpPath):
 		// Who polls would bury the rest. A message to MCP has a line of its own.
 		h.o.Log.DebugContext(ctx, "request", args...)
 	default:

@@ -138,71 +138,91 @@ func (h *handler) get(ctx context.Context, c *call) (answer, error) {
 	default:
 		return answer{}, parameter("until", ingest.FieldNotAllowed, "must be terminal", "terminal")
 	}
-	ctx, stop := untilStopping(ctx)
-	defer stop()
-	a, err := h.news(ctx, c, r)
-	if err != nil {
-		return answer{}, err
+	finish := func(a answer, err error) (answer, error) {
+		if err != nil {
+			return answer{}, err
+		}
+		a.header["Vary"] = "Prefer"
+		if applied != "" {
+			a.header["Preference-Applied"] = applied
+		}
+		return a, nil
 	}
-	a.header["Vary"] = "Prefer"
-	if applied != "" {
-		a.header["Preference-Applied"] = applied
-	}
-	return a, nil
-}
-
-// news waits as it is asked to, and answers 304 if the caller has seen what there
-// is to see.
-func (h *handler) news(ctx context.Context, c *call, r ingest.WaitRequest) (answer, error) {
 	have := c.r.Header["If-None-Match"]
 	if r.After > 0 {
 		have = nil // ?after= says the same, and by itself
 	}
 	if len(have) > 0 {
-		// What is shown may have changed with the version as it was: the caller may
-		// do more, or less, than before. That is news, and no wait shows it.
-		view, err := h.o.Service.Get(ctx, r.Caller, r.ID)
-		if err != nil {
-			return answer{}, err
-		}
-		a, err := c.show(http.StatusOK, view)
-		if err != nil {
-			return answer{}, err
-		}
-		seen := has(have, a.header["ETag"], view.Version)
-		switch {
-		case seen && r.Wait == 0:
-			return a.unchanged(), nil
-		case seen:
-			r.After = view.Version
-		case !r.UntilDone || view.Done:
-			return a, nil
+		if a, known, err := h.compared(ctx, c, &r, have); known || err != nil {
+			return finish(a, err)
 		}
 	}
+	if r.Wait <= 0 {
+		return finish(h.standing(ctx, c, r, have))
+	}
+	w, err := h.o.Service.BeginWait(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	after := r.After
+	return answer{later: func() (a answer, err error) {
+		ctx, stop := untilStopping(ctx)
+		defer stop()
+		changed, err := w.Wait(ctx)
+		if err != nil {
+			return answer{}, err
+		}
+		ingest.Aside(func() { a, err = finish(c.news(w.View(), after, changed, have)) }) // all may be told at the same time
+		return a, err
+	}}, nil
+}
+
+// standing answers at once.
+func (h *handler) standing(ctx context.Context, c *call, r ingest.WaitRequest, have []string) (answer, error) {
 	view, changed, err := h.o.Service.Wait(ctx, r)
 	if err != nil {
 		return answer{}, err
 	}
-	a, err := c.showWaited(r, view)
+	return c.news(view, r.After, changed, have)
+}
+
+// compared answers who names what it has, if it is known what to without a wait; of that
+// it says otherwise what is waited for.
+func (h *handler) compared(ctx context.Context, c *call, r *ingest.WaitRequest, have []string) (a answer, known bool, err error) {
+	// What is shown may have changed with the version as it was: the caller may do more,
+	// or less, than before. That is news, and no wait shows it.
+	view, err := h.o.Service.Get(ctx, r.Caller, r.ID)
+	if err != nil {
+		return answer{}, false, err
+	}
+	if a, err = c.show(http.StatusOK, view); err != nil {
+		return answer{}, false, err
+	}
+	seen := has(have, a.header["ETag"], view.Version)
+	switch {
+	case seen && r.Wait == 0:
+		return a.unchanged(), true, nil
+	case seen:
+		r.After = view.Version
+	case !r.UntilDone || view.Done:
+		return a, true, nil
+	}
+	return answer{}, false, nil
+}
+
+// news shows an operation after a wait, or says that the caller has seen what there is to
+// see.
+func (c *call) news(view ingest.View, after uint64, changed bool, have []string) (answer, error) {
+	a, err := c.show(http.StatusOK, view)
 	if err != nil {
 		return answer{}, err
 	}
 	// At the end of a wait for the end the caller has not seen what it is at, unless
 	// it said so.
-	if !changed && (r.After == view.Version && len(have) == 0 || has(have, a.header["ETag"], view.Version)) {
+	if !changed && (after == view.Version && len(have) == 0 || has(have, a.header["ETag"], view.Version)) {
 		return a.unchanged(), nil
 	}
 	return a, nil
-}
-
-// showWaited shows an operation, behind a wait on a stack of its own: all who wait may
-// be answered at the same time.
-func (c *call) showWaited(r ingest.WaitRequest, view ingest.View) (a answer, err error) {
-	if r.Wait <= 0 {
-		return c.show(http.StatusOK, view)
-	}
-	ingest.Aside(func() { a, err = c.show(http.StatusOK, view) })
-	return a, err
 }
 
 // unchanged is the answer to who has it.

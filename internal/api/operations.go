@@ -37,10 +37,35 @@ func (h *handler) submitted(c *call, view ingest.View, replayed bool) (answer, e
 	if view.Validation != nil { // nothing that a tag or an address could be of
 		return answer{status: http.StatusOK, header: map[string]string{"Vary": "Prefer"}, body: view}, nil
 	}
-	applied := ""
 	if wait := preferredWait(c.r.Header["Prefer"]); wait > 0 {
-		view, applied = h.follow(c, view, wait)
+		// Whatever goes wrong with the wait, the submit went well, and its answer is what is
+		// known; so it is for a key that may submit and not read.
+		w, err := h.o.Service.BeginWait(c.r.Context(), ingest.WaitRequest{
+			Caller: c.caller, ID: view.ID, Wait: min(time.Duration(wait)*time.Second, ingest.MaxWait), UntilDone: true,
+		})
+		if err == nil {
+			c.body = nil
+			return c.followed(w, replayed, waitApplied(wait)), nil
+		}
 	}
+	return c.submitted(view, replayed, "")
+}
+
+// followed answers a submit when the wait for its end is over.
+func (c *call) followed(w *ingest.Waiting, replayed bool, applied string) answer {
+	return answer{later: func() (a answer, err error) {
+		ctx, stop := untilStopping(c.r.Context())
+		defer stop()
+		if _, err := w.Wait(ctx); err != nil {
+			applied = ""
+		}
+		ingest.Aside(func() { a, err = c.submitted(w.View(), replayed, applied) })
+		return a, err
+	}}
+}
+
+// submitted answers a submit; applied says what was waited for its end.
+func (c *call) submitted(view ingest.View, replayed bool, applied string) (answer, error) {
 	status := http.StatusAccepted
 	if replayed || view.Terminal {
 		status = http.StatusOK
@@ -89,21 +114,6 @@ func (h *handler) several(ctx context.Context, c *call, key string, do func(cont
 		a.status = http.StatusAccepted
 	}
 	return markReplayed(a, replayed), nil
-}
-
-// follow waits for the end of what was just submitted. Whatever goes wrong with
-// that, the submit went well, and its answer is what is known; so it is for a key
-// that may submit and not read.
-func (h *handler) follow(c *call, view ingest.View, seconds uint64) (ingest.View, string) {
-	ctx, stop := untilStopping(c.r.Context())
-	defer stop()
-	later, _, err := h.o.Service.Wait(ctx, ingest.WaitRequest{
-		Caller: c.caller, ID: view.ID, Wait: min(time.Duration(seconds)*time.Second, ingest.MaxWait), UntilDone: true,
-	})
-	if err != nil {
-		return view, ""
-	}
-	return later, waitApplied(seconds)
 }
 
 func address(id string) string { return "/v1/operations/" + id }

@@ -341,33 +341,33 @@ func (t *topic) after(ctx context.Context, j *journal.Journal, sequence uint64, 
 	return list, true, t.state, t.grown, nil
 }
 
-// wait gives the operation once it is enough for who asks, or as it stands when the wait
-// ends. Nothing is held meanwhile but what all who wait for the operation share.
-func (n *news) wait(ctx context.Context, r WaitRequest, s *projections.State) (last *projections.State, enough bool, err error) {
-	done := func() bool { return r.enough(s.Facts, s.Phase.Terminal() || s.Phase.Stopped()) }
-	if done() || s.Phase.Terminal() {
-		return s, done(), nil // a terminal operation is worth no wait
+// wait has the wait know the operation once it is enough for who asks, or as it stands
+// when the time ends. Nothing is held meanwhile but what all who wait for the operation
+// share.
+func (n *news) wait(ctx context.Context, w *Waiting) (enough bool, err error) {
+	if w.enough() || w.state.Phase.Terminal() {
+		return w.enough(), nil // a terminal operation is worth no wait
 	}
-	had := s.Facts
-	t, leave := n.join(s.Operation)
+	had := w.state.Facts
+	t, leave := n.join(w.state.Operation)
 	defer leave()
-	end := n.clock.Now().Add(min(r.Wait, MaxWait))
+	end := n.clock.Now().Add(min(w.r.Wait, MaxWait))
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
 		now, shown, grown, err := t.look(ctx, n.journal, !n.followed())
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return s, false, nil // the caller left or the server stops: what is known is the answer
+			return false, nil // the caller left or the server stops: what is known is the answer
 		case err != nil:
-			return nil, false, fmt.Errorf("read news of %s: %w", r.ID, err)
-		case now.Facts >= s.Facts:
-			s = now
+			return false, fmt.Errorf("read news of %s: %w", w.r.ID, err)
+		case now.Facts >= w.state.Facts:
+			w.state = now
 		}
-		if done() && (r.UntilDone || shown > had) {
-			return s, true, nil
+		if w.enough() && (w.r.UntilDone || shown > had) {
+			return true, nil
 		}
 		left := end.Sub(n.clock.Now())
-		if left <= 0 || s.Phase.Terminal() || n.await(ctx, min(gap, left), left, grown) != nil {
-			return s, false, nil // as above
+		if left <= 0 || w.state.Phase.Terminal() || n.await(ctx, min(gap, left), left, grown) != nil {
+			return false, nil // as above
 		}
 	}
 }

@@ -88,26 +88,49 @@ func (v *Service) Wait(ctx context.Context, r WaitRequest) (view View, changed b
 		view, err = v.Get(ctx, r.Caller, r.ID)
 		return view, err == nil && r.enough(view.Version, view.Done), err
 	}
-	var s *projections.State
-	s, err = v.loadAside(ctx, r)
+	w, err := v.BeginWait(ctx, r)
 	if err != nil {
 		return View{}, false, err
 	}
-	if s, changed, err = v.news.wait(ctx, r, s); err != nil {
+	if changed, err = w.Wait(ctx); err != nil {
 		return View{}, false, err
 	}
-	Aside(func() { view = v.view(r.Caller, *s) }) // all who wait may be told at the same time
+	Aside(func() { view = w.View() }) // all who wait may be told at the same time
 	return view, changed, nil
 }
 
-//go:noinline
-func (v *Service) loadAside(ctx context.Context, r WaitRequest) (*projections.State, error) {
-	s, err := v.load(ctx, r.Caller, r.ID, ActRead)
-	return &s, err
+// Waiting is [Service.Wait] in steps, of which each takes little of the caller's stack: it
+// stays as large as it was once, for each of the thousands who may wait. It belongs to one
+// goroutine and need not be closed.
+type Waiting struct {
+	v     *Service
+	r     WaitRequest
+	state *projections.State
 }
 
+// BeginWait reads the operation as it stands before the wait.
+func (v *Service) BeginWait(ctx context.Context, r WaitRequest) (w *Waiting, err error) {
+	Aside(func() {
+		var s projections.State
+		if s, err = v.load(ctx, r.Caller, r.ID, ActRead); err == nil {
+			w = &Waiting{v, r, &s}
+		}
+	})
+	return w, err
+}
+
+// Wait waits as it is said at [Service.Wait].
+func (w *Waiting) Wait(ctx context.Context) (changed bool, err error) { return w.v.news.wait(ctx, w) }
+
+func (w *Waiting) enough() bool {
+	return w.r.enough(w.state.Facts, w.state.Phase.Terminal() || w.state.Phase.Stopped())
+}
+
+// View shows the operation as it was when the wait ended, or last before that.
+func (w *Waiting) View() View { return w.v.view(w.r.Caller, *w.state) }
+
 // enough says whether the caller waits for no more than this.
-func (r WaitRequest) enough(version uint64, done bool) bool {
+func (r *WaitRequest) enough(version uint64, done bool) bool {
 	return version != r.After && (!r.UntilDone || done)
 }
 
