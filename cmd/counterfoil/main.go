@@ -184,7 +184,7 @@ Try it: counterfoil demo`,
 	flags.StringVar(&a.keyFile, "key-file", "", "file that holds the API key (default $COUNTERFOIL_KEY, or the file $COUNTERFOIL_KEY_FILE)")
 	root.AddCommand(
 		a.demoCommand(), a.serveCommand(), a.provisionCommand(), a.natsUsersCommand(),
-		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.resultCommand(),
+		a.submitCommand(), a.getCommand(), a.listCommand(), a.watchCommand(), a.feedCommand(), a.resultCommand(),
 		a.cancelCommand(), a.inputCommand(), a.cleanupCommand(), a.decideCommand(), a.timelineCommand(), a.doctorCommand(), a.mcpCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.holdCommand(), a.releaseCommand(), a.holdsCommand(), a.keyCommand(), a.principalCommand(),
 		a.approveCommand(), a.denyCommand(), a.policyCommand(),
