@@ -180,7 +180,7 @@ func mutants() []mutant {
 			},
 		},
 		{
-			name: "no-claim", why: "a created job is not claimed", runs: 30000,
+			name: "no-claim", why: "a created job is not claimed", quick: true, runs: 3000,
 			edits: []edit{{callsFile, "		if fact.JobID != \"\" {\n			if fact.Claim, err = p.claim(ctx, s, fact.JobID); err != nil {\n				return s, err\n			}\n", "		if fact.JobID != \"\" {\n			if fact.Claim = events.ClaimOwn; err != nil {\n				return s, err\n			}\n"}},
 		},
 		{

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/journal"
 )
 
@@ -41,6 +42,7 @@ func (w *world) note(s journal.Stream, m journal.Outgoing, sequence uint64) {
 		op := w.operation(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
 		op.newest = sequence
 		op.facts++
+		w.claimed(op, m)
 	case journal.History:
 		if id := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]; id != "takeover" {
 			w.operation(id).records++
@@ -58,6 +60,21 @@ func (w *world) note(s journal.Stream, m journal.Outgoing, sequence uint64) {
 				w.hint(at)
 				w.hint(at.Add(journal.ScheduleFloor + time.Millisecond))
 			}
+		}
+	}
+}
+
+// claimed checks that a job belongs to an operation before a fact of it says so: the
+// other way round two operations may both be told that it is theirs.
+func (w *world) claimed(op *operation, m journal.Outgoing) {
+	event, _, err := events.Decode(m.Header, m.Data)
+	if err != nil {
+		return // judged with the history
+	}
+	for _, job := range journal.OwnJobs(event.Fact) {
+		owner, owned, err := w.journal.Owner(context.Background(), w.name(), "main", job)
+		if err != nil || !owned || owner != op.id {
+			w.violate("%s says that %s is its own, and it is %q's: %v", op.id, job, owner, err)
 		}
 	}
 }
