@@ -357,12 +357,22 @@ func (n *NATS) create(ctx context.Context, c jetstream.StreamConfig) error {
 	err := n.ask(ctx, "STREAM.CREATE."+c.Name, request, &answer)
 	if err == nil && answer.Error != nil {
 		err = answer.Error
+		if answer.Error.ErrorCode == noPeers {
+			err = fmt.Errorf("%w: %w", ErrTooFewNodes, err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("create stream %s: %w", c.Name, err)
 	}
 	return nil
 }
+
+// ErrTooFewNodes says that the servers know of fewer nodes than a stream is to have
+// replicas. Those that have just started come to know each other one by one.
+var ErrTooFewNodes = errors.New("fewer nodes than replicas")
+
+// noPeers is the server's code for it.
+const noPeers = 10005
 
 // Check compares server and streams with what was provisioned and returns all
 // differences, each a [*DriftError]. Whether the server syncs every write is

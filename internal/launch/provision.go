@@ -37,7 +37,7 @@ func (p Provisioning) Run(ctx context.Context, log *slog.Logger) (done Provision
 		return done, err
 	}
 	defer n.Close()
-	if err := n.Provision(ctx); err != nil {
+	if err := makeStreams(ctx, log, n.Provision); err != nil {
 		var drift *journal.DriftError
 		if errors.As(err, &drift) {
 			return done, &Error{Err: err, Hint: "a stream is not as it must be, and provisioning changes none that is there: put the named setting back; the number of replicas is for ever"}
@@ -73,24 +73,41 @@ func (p Provisioning) Run(ctx context.Context, log *slog.Logger) (done Provision
 }
 
 // Nodes that have just started answer nothing about streams until they have chosen
-// a leader among them; how long that is waited for, and how often it is asked.
+// a leader among them, and then know each other one by one; how long that is waited
+// for, and how often it is asked.
 const (
 	electionPatience = time.Minute
 	electionPause    = 2 * time.Second
 )
 
 // connect connects, and asks again as long as the servers are there and silent.
-func (p Provisioning) connect(ctx context.Context, log *slog.Logger) (*journal.NATS, error) {
+func (p Provisioning) connect(ctx context.Context, log *slog.Logger) (n *journal.NATS, err error) {
+	err = patiently(ctx, log, "the servers do not speak of streams yet; they are asked again", func() error {
+		n, err = p.Store.Connect(ctx, "counterfoil provision", p.Replicas, nil, log)
+		return err
+	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) })
+	return n, err
+}
+
+// makeStreams makes the streams, and again as long as nodes are missing.
+func makeStreams(ctx context.Context, log *slog.Logger, provision func(context.Context) error) error {
+	return patiently(ctx, log, "the servers do not know as many nodes as there are to be replicas yet; they are asked again", func() error {
+		return provision(ctx)
+	}, func(err error) bool { return errors.Is(err, journal.ErrTooFewNodes) })
+}
+
+// patiently tries again what fails for now, while the patience lasts.
+func patiently(ctx context.Context, log *slog.Logger, text string, try func() error, forNow func(error) bool) error {
 	for end := time.Now().Add(electionPatience); ; {
-		n, err := p.Store.Connect(ctx, "counterfoil provision", p.Replicas, nil, log)
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil || time.Now().After(end) {
-			return n, err
+		err := try()
+		if err == nil || !forNow(err) || ctx.Err() != nil || time.Now().After(end) {
+			return err
 		}
-		log.WarnContext(ctx, "the servers do not speak of streams yet; they are asked again", "error", err)
+		log.WarnContext(ctx, text, "error", err)
 		select {
 		case <-time.After(electionPause):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
