@@ -82,7 +82,7 @@ const (
 
 // connect connects, and asks again as long as the servers are there and silent.
 func (p Provisioning) connect(ctx context.Context, log *slog.Logger) (n *journal.NATS, err error) {
-	err = patiently(ctx, log, "the servers do not speak of streams yet; they are asked again", func() error {
+	err = patiently(ctx, log, "they do not speak of streams yet", func() error {
 		n, err = p.Store.Connect(ctx, "counterfoil provision", p.Replicas, nil, log)
 		return err
 	}, func(err error) bool { return errors.Is(err, context.DeadlineExceeded) })
@@ -91,19 +91,19 @@ func (p Provisioning) connect(ctx context.Context, log *slog.Logger) (n *journal
 
 // makeStreams makes the streams, and again as long as nodes are missing.
 func makeStreams(ctx context.Context, log *slog.Logger, provision func(context.Context) error) error {
-	return patiently(ctx, log, "the servers do not know as many nodes as there are to be replicas yet; they are asked again", func() error {
+	return patiently(ctx, log, "they do not know of as many nodes as there are to be replicas yet", func() error {
 		return provision(ctx)
 	}, func(err error) bool { return errors.Is(err, journal.ErrTooFewNodes) })
 }
 
 // patiently tries again what fails for now, while the patience lasts.
-func patiently(ctx context.Context, log *slog.Logger, text string, try func() error, forNow func(error) bool) error {
+func patiently(ctx context.Context, log *slog.Logger, why string, try func() error, forNow func(error) bool) error {
 	for end := time.Now().Add(electionPatience); ; {
 		err := try()
 		if err == nil || !forNow(err) || ctx.Err() != nil || time.Now().After(end) {
 			return err
 		}
-		log.WarnContext(ctx, text, "error", err)
+		log.WarnContext(ctx, "the servers are asked again", "why", why, "error", err)
 		select {
 		case <-time.After(electionPause):
 		case <-ctx.Done():
