@@ -252,6 +252,11 @@ func TestSubmitWaits(t *testing.T) {
 					t.Errorf("the answer has no %s: %s", want, body)
 				}
 				<-ended
+				// Sent again it is a replay, whether it waits or not, and says what the first
+				// answer could have been at once.
+				if code, _, body := ask(); code != 200 || !strings.Contains(body, `"original_status":202`) {
+					t.Errorf("the replay: %d %s", code, body)
+				}
 			})
 		})
 	}

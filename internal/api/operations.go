@@ -45,21 +45,25 @@ func (h *handler) submitted(c *call, view ingest.View, replayed bool) (answer, e
 		})
 		if err == nil {
 			c.body = nil
-			return c.followed(w, replayed, waitApplied(wait)), nil
+			return c.followed(w, replayed, view.OriginalStatus, waitApplied(wait)), nil
 		}
 	}
 	return c.submitted(view, replayed, "")
 }
 
 // followed answers a submit when the wait for its end is over.
-func (c *call) followed(w *ingest.Waiting, replayed bool, applied string) answer {
+func (c *call) followed(w *ingest.Waiting, replayed bool, original int, applied string) answer {
 	return answer{later: func() (a answer, err error) {
 		ctx, stop := untilStopping(c.r.Context())
 		defer stop()
 		if _, err := w.Wait(ctx); err != nil {
 			applied = ""
 		}
-		ingest.Aside(func() { a, err = c.submitted(w.View(), replayed, applied) })
+		ingest.Aside(func() {
+			view := w.View()
+			view.OriginalStatus = original
+			a, err = c.submitted(view, replayed, applied)
+		})
 		return a, err
 	}}
 }

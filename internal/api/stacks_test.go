@@ -7,45 +7,39 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"runtime/debug"
 	"runtime/metrics"
 	"runtime/pprof"
-	"slices"
 	"strings"
 	"testing"
 )
 
-// Thousands may wait, so the stacks that each has meanwhile are small: that of its request
-// 8 KiB, which it is only where the wait is called from near the bottom, and up to 4 of who
-// watches its connection.
-func TestStacksOfWhoWaits(t *testing.T) {
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Skip("what looks for races makes stacks larger")
-	}
-	const many, most = 200, 13 << 10
+// BenchmarkStacks gives the stacks of each of those who wait: that of its request, which is
+// 8 KiB only where the wait is called from near the bottom, and up to 4 of who watches its
+// connection. -benchtime 200x is enough; -race makes stacks larger.
+func BenchmarkStacks(b *testing.B) {
 	for _, c := range []struct{ name, request string }{
 		{"stream", "GET /v1/operations/{op}/events"},
 		{"wait", "GET /v1/operations/{op}?wait=50&after=1"},
 		{"wait with a tag", "GET /v1/operations/{op}?wait=50&until=terminal"},
 		{"submit", "POST /v1/operations"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			h := &harness{t: t, clock: &clock{real: true}, log: &bytes.Buffer{}, bearer: map[string]string{}}
+		b.Run(c.name, func(b *testing.B) {
+			h := &harness{t: b, clock: &clock{real: true}, log: &bytes.Buffer{}, bearer: map[string]string{}}
 			h.over(h.memory())
 			op := h.submitted("alice", "k")
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
-				t.Fatal(err)
+				b.Fatal(err)
 			}
-			ctx, stop := context.WithCancel(t.Context())
+			ctx, stop := context.WithCancel(b.Context())
 			served, followed := make(chan error, 1), make(chan struct{})
 			go func() { served <- Serve(ctx, listener, newHandler(h.options), slog.New(slog.DiscardHandler), nil) }()
 			go func() { defer close(followed); h.service.Run(ctx) }()
 			before := stacks()
-			for range many {
+			for range b.N {
 				conn, err := net.Dial("tcp", listener.Addr().String())
 				if err != nil {
-					t.Fatal(err)
+					b.Fatal(err)
 				}
 				defer conn.Close()
 				body := ""
@@ -55,16 +49,14 @@ func TestStacksOfWhoWaits(t *testing.T) {
 				fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nPrefer: wait=50\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 					strings.ReplaceAll(c.request, "{op}", op), h.bearer["alice"], len(body), body)
 			}
-			for asleep() < many {
+			for asleep() < b.N {
 				runtime.Gosched()
 			}
-			if each := (stacks() - before) / many; each > most {
-				t.Errorf("who waits has stacks of %d bytes, want at most %d", each, most)
-			}
+			b.ReportMetric(float64(stacks()-before)/float64(b.N)/1024, "KiB/waiting")
 			stop()
 			<-followed
 			if err := <-served; err != nil {
-				t.Error(err)
+				b.Error(err)
 			}
 		})
 	}
