@@ -31,8 +31,8 @@ operation is cancelled when the provider says so.
 Of several each is asked for by itself, in requests of 100, and has a line that
 says how it stands or why it was refused; the exit code is 3 if one was. With
 --tag, --client-reference or --session it is asked for all of your operations that
-have all of these and may be cancelled: how many that are is shown first, and
-confirmed. The same --key asks for none of them twice.`,
+have all of these, but for those that have ended or are being cancelled: how many
+that are is shown first, and confirmed. The same --key asks for none of them twice.`,
 		Example: `  counterfoil cancel op_… --why 'no longer needed'
   counterfoil cancel --tag run=2026-12-01 --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,8 +85,23 @@ confirmed. The same --key asks for none of them twice.`,
 	return cmd
 }
 
-// cancellable gives the ids of the operations that the filter chooses and a cancel would
-// begin something of, and says how many that are.
+// pointless says whether a cancel has nothing to begin: the job has ended, or it is asked
+// for and may still come to it. Where the key may not, or the provider has no cancel, what
+// runs goes on: it is asked for, and the refusal says so.
+func pointless(op client.Operation) bool {
+	switch {
+	case op.Terminal:
+		return true
+	case slices.ContainsFunc(op.Allowed, func(x client.AllowedAction) bool { return x.Action == "cancel" }):
+		return false
+	case op.Cancel != nil && op.Cancel.Wished && op.Cancel.Possible:
+		return true
+	}
+	return slices.Contains([]string{"result_collecting", "result_unavailable", "result_validation_failed"}, op.State)
+}
+
+// cancellable gives the ids of the operations that the filter chooses but for those of
+// which a cancel is pointless, and says how many that are.
 func (a *app) cancellable(ctx context.Context, c *client.Client, f client.Filter) ([]string, error) {
 	f.Limit = cancelPage
 	var ids []string
@@ -101,10 +116,10 @@ func (a *app) cancellable(ctx context.Context, c *client.Client, f client.Filter
 			switch {
 			case known[op.ID]:
 				continue
-			case slices.ContainsFunc(op.Allowed, func(x client.AllowedAction) bool { return x.Action == "cancel" }):
-				ids = append(ids, op.ID)
-			default:
+			case pointless(op):
 				others++
+			default:
+				ids = append(ids, op.ID)
 			}
 			known[op.ID] = true
 		}
@@ -115,7 +130,7 @@ func (a *app) cancellable(ctx context.Context, c *client.Client, f client.Filter
 	if len(ids) > mostCancels {
 		return nil, usage("more than %d operations have that; choose fewer", mostCancels)
 	}
-	fmt.Fprintf(a.stderr, "%d to be cancelled; of %d others nothing is left to cancel, or it is asked for already\n", len(ids), others)
+	fmt.Fprintf(a.stderr, "%d to be cancelled; of %d others nothing is left to cancel, or it is under way\n", len(ids), others)
 	if older {
 		fmt.Fprintln(a.stderr, "older operations have the label too, and are not in the list: name them by their ids")
 	}
