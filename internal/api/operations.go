@@ -128,8 +128,9 @@ type query struct{ url.Values }
 // repeated is the one parameter that may be there several times.
 const repeated = "tag"
 
-// query reads the parameters and refuses any that the route does not know: a
-// misspelt filter must not give everything.
+// query reads the parameters and refuses any that the route does not know, and any
+// that is empty: a misspelt filter must not give everything, nor one whose value was not
+// set.
 func (c *call) query(known ...string) (query, error) {
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
@@ -145,6 +146,8 @@ func (c *call) query(known ...string) (query, error) {
 			return query{}, parameter("query", ingest.FieldUnknown, "has a parameter that this address does not know", known...)
 		case len(list) > 1 && name != repeated:
 			return query{}, parameter(name, ingest.FieldDuplicate, "must be given once")
+		case slices.Contains(list, ""):
+			return query{}, parameter(name, ingest.FieldNotAllowed, "must not be empty: leave it out if there is none")
 		}
 	}
 	return query{values}, nil

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -75,6 +76,13 @@ func TestEveryRouteRefuses(t *testing.T) {
 				}
 				ask(401, "nobody", at(h.op), header(), body)
 				ask(422, "alice", at(h.op)+"?nothing=1", header(), body)
+				for _, name := range queryOf(route.sheet, params()) {
+					w := h.do("alice", route.method, at(h.op)+"?"+name+"=", header(), body)
+					var p ingest.Problem
+					if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != 422 || len(p.Errors) != 1 || p.Errors[0].Field != name {
+						t.Errorf("an empty %s is answered %d, want it refused by its name: %s", name, w.Code, w.Body)
+					}
+				}
 			}
 			if len(route.offers()) > 0 {
 				ask(406, "alice", at(h.op), header("Accept", "image/png, application/json;q=0, text/event-stream;q=0"), body)

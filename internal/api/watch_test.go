@@ -273,7 +273,7 @@ func TestWatchFromElsewhere(t *testing.T) {
 			}
 			l.leave()
 		}
-		for _, id := range []string{"x", "-1", "", "9223372036854775808", "1 "} {
+		for _, id := range []string{"x", "-1", "9223372036854775808", "1 "} {
 			if w := h.do("alice", "GET", address+"?after="+strings.ReplaceAll(id, " ", "%20"), nil, ""); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"cursor_invalid"`) {
 				t.Errorf("%q: %d %s", id, w.Code, w.Body)
 			}
