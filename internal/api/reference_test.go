@@ -76,7 +76,7 @@ func TestTagFilters(t *testing.T) {
 	}{
 		"tag=a":                             {ingest.CodeInvalid, ingest.FieldMalformed},
 		"tag=":                              {ingest.CodeInvalid, ingest.FieldMalformed},
-		"tag=:1":                            {ingest.CodeInvalid, ingest.FieldMalformed},
+		"tag=:1":                            {ingest.CodeInvalid, ingest.FieldNotAllowed},
 		"tag=A:1":                           {ingest.CodeInvalid, ingest.FieldMalformed},
 		"tag=a:1&tag=a:2":                   {ingest.CodeInvalid, ingest.FieldDuplicate},
 		"tag=a:%0A":                         {ingest.CodeInvalid, ingest.FieldNotAllowed},
