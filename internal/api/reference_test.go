@@ -75,8 +75,8 @@ func TestTagFilters(t *testing.T) {
 		field ingest.FieldCode
 	}{
 		"tag=a":                             {ingest.CodeInvalid, ingest.FieldMalformed},
-		"tag=":                              {ingest.CodeInvalid, ingest.FieldMalformed},
-		"tag=:1":                            {ingest.CodeInvalid, ingest.FieldNotAllowed},
+		"tag=":                              {ingest.CodeInvalid, ingest.FieldNotAllowed},
+		"tag=:1":                            {ingest.CodeInvalid, ingest.FieldMalformed},
 		"tag=A:1":                           {ingest.CodeInvalid, ingest.FieldMalformed},
 		"tag=a:1&tag=a:2":                   {ingest.CodeInvalid, ingest.FieldDuplicate},
 		"tag=a:%0A":                         {ingest.CodeInvalid, ingest.FieldNotAllowed},
