@@ -2,12 +2,9 @@ package mcpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -21,25 +18,17 @@ const maxBatch = 32
 // mostID is the largest whole number that every reader of JSON takes for what it is.
 const mostID = 1 << 53
 
-// idOf reads the id of a message, which is a string or a whole number. The SDK takes
-// others too, answers 1.5 under 1, and a request without an id not at all. Two ids that
-// are answered alike have the same key.
-func idOf(raw []byte) (key string, ok bool) {
+// validID says whether the id of a message is a string or a whole number. The SDK takes
+// others too, answers 1.5 under 1, and a request without an id not at all.
+func validID(raw []byte) bool {
 	if len(raw) == 0 {
-		return "", false
+		return false
 	}
 	if raw[0] == '"' {
-		var text string
-		if err := json.Unmarshal(raw, &text); err != nil || strings.ContainsRune(text, utf8.RuneError) {
-			return "", false // half of a pair would come back as something else
-		}
-		return "s" + text, true
+		return true
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil || n < -mostID || n > mostID || strconv.FormatInt(n, 10) != string(raw) {
-		return "", false
-	}
-	return "n" + string(raw), true
+	return err == nil && n >= -mostID && n <= mostID && strconv.FormatInt(n, 10) == string(raw)
 }
 
 // checkEnvelope refuses a message in which a name occurs twice around the
@@ -116,7 +105,7 @@ func walk(dec *jsontext.Decoder, name string, depth int) error {
 			if err != nil {
 				return notJSON(dec)
 			}
-			if _, ok := idOf(id); !ok {
+			if !validID(id) {
 				return (&ingest.Refusal{Code: ingest.CodeProtocol}).Say("the id of a message is a string, or a whole number of at most {max} (at byte {at_byte})", ingest.Values{"max": mostID, "at_byte": dec.InputOffset()})
 			}
 			continue

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
 	"github.com/counterfoil/counterfoil/internal/ingest"
 )
 
@@ -37,38 +40,26 @@ type lines struct {
 	out io.WriteCloser
 
 	mu      sync.Mutex
-	opening *opening        // while it is under way
-	version string          // of the protocol, once it is agreed on
-	asked   map[string]bool // keys of ids of requests that were passed on and are not answered
-	ended   bool            // the input
-	settled chan struct{}   // closed when it has ended and all is answered
+	opening *opening            // while it is under way
+	version string              // of the protocol, once it is agreed on
+	asked   map[jsonrpc.ID]bool // ids of requests that were passed on and are not answered
+	ended   bool                // the input
+	settled chan struct{}       // closed when it has ended and all is answered
 }
 
 // opening is the request that agrees on a revision of the protocol.
 type opening struct {
-	id     string
+	id     jsonrpc.ID
 	agreed chan struct{} // closed when it is answered
 }
 
 func newLines(in io.ReadCloser, out io.WriteCloser) *lines {
-	return &lines{in: in, out: out, asked: map[string]bool{}, settled: make(chan struct{})}
-}
-
-// message is what is to be known of one.
-type message struct {
-	Version string          `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id"`
-	Method  string          `json:"method"`
-	Result  json.RawMessage `json:"result"`
-	Error   json.RawMessage `json:"error"`
-	Params  struct {
-		RequestID json.RawMessage `json:"requestId"`
-	} `json:"params"`
+	return &lines{in: in, out: out, asked: map[jsonrpc.ID]bool{}, settled: make(chan struct{})}
 }
 
 // messages reads the messages of a line, one or a batch; code is that of the answer
 // where it is none, and why says what is wrong.
-func messages(line []byte) (list []message, code int, why string) {
+func messages(line []byte) (list []jsonrpc.Message, code int, why string) {
 	const none = `the line is no message of JSON-RPC 2.0: it has "jsonrpc": "2.0", and a method, or an id with a result or an error`
 	if err := checkEnvelope(line); err != nil {
 		var refusal *ingest.Refusal
@@ -77,15 +68,14 @@ func messages(line []byte) (list []message, code int, why string) {
 		}
 		return nil, codeRequest, err.Error()
 	}
+	// As the SDK reads it: whatever it cannot read ends the conversation.
 	one := func(text json.RawMessage) bool {
-		var m message
-		err := json.Unmarshal(text, &m)
-		var wrong *json.UnmarshalTypeError
-		if err != nil && (!errors.As(err, &wrong) || wrong.Field != "params" && wrong.Field != "params.requestId") {
+		m, err := jsonrpc.DecodeMessage(text)
+		if r, ok := m.(*jsonrpc.Response); err != nil || ok && r.Result == nil && r.Error == nil {
 			return false
 		}
 		list = append(list, m)
-		return m.Version == "2.0" && (m.Method != "" || len(m.ID) > 0 && (m.Result != nil || m.Error != nil))
+		return true
 	}
 	if line[0] != '[' {
 		if !one(line) {
@@ -181,37 +171,52 @@ func (l *lines) agreed(ctx context.Context) bool {
 }
 
 // note takes down what is asked and so must be answered, or says why it is not passed on.
-func (l *lines) note(batch bool, list []message) (code int, why string) {
+func (l *lines) note(batch bool, list []jsonrpc.Message) (code int, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if batch && l.version >= batchless {
 		return codeRequest, "revision " + l.version + " of the protocol, which this conversation has, knows no batches"
 	}
-	ids := map[string]bool{}
+	ids := map[jsonrpc.ID]bool{}
 	for _, m := range list {
-		if m.Method == "" || len(m.ID) == 0 {
+		r, ok := m.(*jsonrpc.Request)
+		if !ok || !r.IsCall() {
 			continue
 		}
-		id, _ := idOf(m.ID)
-		if ids[id] || l.asked[id] {
+		if ids[r.ID] || l.asked[r.ID] {
 			return codeRequest, "a request with this id is not answered yet: each has an id of its own"
 		}
-		ids[id] = true
+		ids[r.ID] = true
 	}
 	for id := range ids {
 		l.asked[id] = true
 	}
 	for _, m := range list {
-		id, asks := idOf(m.ID)
+		r, ok := m.(*jsonrpc.Request)
 		switch {
-		case m.Method == "notifications/cancelled":
-			id, _ := idOf(m.Params.RequestID)
-			l.settledLocked(id) // it may not be answered
-		case m.Method == "initialize" && asks && l.opening == nil:
-			l.opening = &opening{id: id, agreed: make(chan struct{})}
+		case !ok:
+		case r.Method == "initialize" && r.IsCall() && l.opening == nil:
+			l.opening = &opening{id: r.ID, agreed: make(chan struct{})}
+		case r.Method == "notifications/cancelled":
+			// It may not be answered. The opening one is: it cannot be cancelled.
+			if id, ok := cancelled(r.Params); ok && (l.opening == nil || l.opening.id != id) {
+				l.settledLocked(id)
+			}
 		}
 	}
 	return 0, ""
+}
+
+// cancelled is the id of the request that a notification gives up.
+func cancelled(params json.RawMessage) (jsonrpc.ID, bool) {
+	var p struct {
+		ID any `json:"requestId"`
+	}
+	if err := jsonv2.Unmarshal(params, &p); err != nil { // with names as they are written, as the SDK reads them
+		return jsonrpc.ID{}, false
+	}
+	id, err := jsonrpc.MakeID(p.ID)
+	return id, err == nil && id.IsValid()
 }
 
 func (l *lines) refuse(code int, text string) error {
@@ -244,7 +249,7 @@ func (l *lines) settle() {
 }
 
 // settledLocked takes note that nobody waits for the answer to a request any more.
-func (l *lines) settledLocked(id string) {
+func (l *lines) settledLocked(id jsonrpc.ID) {
 	delete(l.asked, id)
 	if l.opening != nil && l.opening.id == id {
 		close(l.opening.agreed)
@@ -259,17 +264,17 @@ func (l *lines) Write(line []byte) (int, error) {
 	defer l.mu.Unlock()
 	n, err := l.out.Write(line)
 	for _, m := range list {
-		if m.Method != "" {
+		r, ok := m.(*jsonrpc.Response)
+		if !ok {
 			continue
 		}
-		id, _ := idOf(m.ID)
 		var begun struct {
 			Version string `json:"protocolVersion"`
 		}
-		if l.opening != nil && l.opening.id == id && json.Unmarshal(m.Result, &begun) == nil {
+		if l.opening != nil && l.opening.id == r.ID && json.Unmarshal(r.Result, &begun) == nil {
 			l.version = begun.Version
 		}
-		l.settledLocked(id)
+		l.settledLocked(r.ID)
 	}
 	l.settle()
 	return n, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -59,6 +60,8 @@ func TestLinesThatAreNoMessages(t *testing.T) {
 		`garbage`: "-32700", `{"jsonrpc":"2.0","id":`: "-32700", `42`: "-32600", `null`: "-32600", `[]`: "-32600", `[1]`: "-32600",
 		ping(`null`): "-32600", ping(`true`): "-32600", ping(`[]`): "-32600", ping(`{}`): "-32600", ping(`1.5`): "-32600", ping(`1e2`): "-32600", ping(`-0`): "-32600",
 		ping(`9007199254740993`): "-32600", ping(`123456789012345678901234567890`): "-32600", ping(`"\ud800"`): "-32700",
+		`{"jsonrpc":"2.0","id":5,"error":7}`: "-32600", `{"jsonrpc":"2.0","id":5,"error":{"code":"a","message":"x"}}`: "-32600",
+		`{"jsonrpc":"2.0","id":5,"error":{"code":1.5,"message":"x"}}`: "-32600", `{"jsonrpc":"2.0","id":6,"method":"ping","error":7}`: "-32600",
 		`{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`: "-32600", "[" + ping("2") + "," + ping("3") + "]": "no batches",
 		"[" + strings.Repeat(ping("2")+",", maxBatch) + ping("3") + "]": "more than 32",
 		`{"jsonrpc":"1.0","id":1,"method":"ping"}`:                      "-32600", `{"jsonrpc":"2.0","id":1}`: "-32600", `{"jsonrpc":"2.0","id":1,"method":7}`: "-32600",
@@ -78,6 +81,31 @@ func TestWhatWasAskedIsAnswered(t *testing.T) {
 	go func() { close(s.release) }()
 	got := converse(t, s, begin, begun, `{"jsonrpc":"2.0","id":"last","method":"tools/call","params":{"name":"get_operation","arguments":{"id":"op_1"}}}`)
 	if text := strings.Join(got, "\n"); !strings.Contains(text, `"id":"last","result"`) || !strings.Contains(text, "succeeded") {
+		t.Errorf("answered\n%s", text)
+	}
+}
+
+// Names are what they are to the letter, as the SDK reads them: nothing else is waited
+// for at the end.
+func TestNamesInOtherCase(t *testing.T) {
+	for line, answers := range map[string]int{
+		`{"jsonrpc":"2.0","ID":5,"method":"ping"}`: 1, `{"jsonrpc":"2.0","id":6,"Id":true,"method":"ping"}`: 2, `{"jsonrpc":"2.0","id":6,"method":"ping","iD":9}`: 2,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestid":0}}`: 1,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			if got := converse(t, nil, begin, begun, line); len(got) != answers || time.Since(start) > 0 {
+				t.Errorf("%s: after %s\n%s", line, time.Since(start), strings.Join(got, "\n"))
+			}
+		})
+	}
+}
+
+// The request that opens the conversation cannot be cancelled: a batch behind it waits for
+// its answer.
+func TestOpeningIsNotCancelled(t *testing.T) {
+	got := converse(t, nil, begin, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}`, "["+ping("2")+"]", begun, ping("7"))
+	if text := strings.Join(got, "\n"); !strings.Contains(text, "no batches") || !strings.Contains(text, `"id":7,"result"`) {
 		t.Errorf("answered\n%s", text)
 	}
 }
