@@ -21,7 +21,8 @@ func (a *app) feedCommand() *cobra.Command {
 until you interrupt it, with how the operation stood when that was told. A line
 begins with an id: with --after it goes on behind that one and misses nothing,
 unless that is too long ago. Where the connection is cut it goes on by itself.
-With --output json a line is the fact as a CloudEvent.
+With --output json a line has that id as "id", and the fact as a CloudEvent as
+"event".
 
 counterfoil watch follows one operation, or shows those that are open;
 counterfoil timeline has what else is known of a fact.`,
@@ -40,6 +41,8 @@ counterfoil timeline has what else is known of a fact.`,
 				}
 				var problem *client.Problem
 				switch {
+				case errors.As(err, &problem) && problem.Code == "cursor_invalid":
+					return &coded{exitRefused, "give an id as a line begins with, or leave out --after for what happens from now on", err}
 				case errors.As(err, &problem) && problem.Code == "cursor_expired":
 					return &coded{exitRefused, "counterfoil list shows how things stand; leave out --after for what happens from now on", err}
 				case err != nil:
@@ -48,7 +51,11 @@ counterfoil timeline has what else is known of a fact.`,
 					continue // what a later version tells beside facts
 				}
 				if a.output == "json" {
-					fmt.Fprintf(a.stdout, "%s\n", e.Raw)
+					line, err := json.Marshal(fedLine{e.ID, e.Raw})
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(a.stdout, "%s\n", line)
 				} else {
 					fmt.Fprintln(a.stdout, feedLine(e))
 				}
@@ -65,6 +72,12 @@ counterfoil timeline has what else is known of a fact.`,
 	flags.StringVar(&after, "after", "", "go on behind this id (default: from now on)")
 	flags.UintVar(&count, "count", 0, "end after so many (default: never)")
 	return cmd
+}
+
+// fedLine is a line of JSON.
+type fedLine struct {
+	ID    string          `json:"id"` // what --after takes
+	Event json.RawMessage `json:"event"`
 }
 
 // feedLine is one fact, and how it left its operation.

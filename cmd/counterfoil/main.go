@@ -110,10 +110,14 @@ func (a *app) exit(err error) int {
 			}
 			fmt.Fprintf(a.stderr, "  %s\n", printable(e.Field+": "+e.Message+allowed))
 		}
-		if h := hint(problem); h != "" {
+		h, code := hint(problem), exitRefused
+		if errors.As(err, &with) { // the command knows better what its caller meant
+			h, code = firstOf(with.hint, h), with.code
+		}
+		if h != "" {
 			fmt.Fprintf(a.stderr, "hint: %s\n", printable(h))
 		}
-		return exitRefused
+		return code
 	case errors.As(err, &refused):
 		fmt.Fprintf(a.stderr, "counterfoil: %v\n", refused.Err)
 		code, hint := exitFailure, refused.Hint
