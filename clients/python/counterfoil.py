@@ -264,11 +264,13 @@ class Client:
         return self._call("POST", _path(op["id"]) + "/input", body=body, key=key or new_key(),
                           timeout=timeout).operation()
 
-    def cleanup(self, id: str, *, job_id: str = "", why: str = "", key: str = "",
+    def cleanup(self, id: str, *, job_id: Optional[str] = None, why: str = "", key: str = "",
                 timeout: Optional[float] = None) -> Operation:
         """Has removed what a job of it left, its own unless one is named. It must have
         ended or stopped."""
-        body = {name: text for name, text in (("job_id", job_id), ("why", why)) if text}
+        body = {"why": why} if why else {}
+        if job_id is not None:  # an empty one must not be that of the operation's own
+            body["job_id"] = job_id
         return self._call("POST", _path(id) + "/cleanup", body=body, key=key or new_key(), timeout=timeout).operation()
 
     def decide(self, id: str, version: int, key: str, kind: str, *, timeout: Optional[float] = None,

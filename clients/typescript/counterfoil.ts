@@ -390,7 +390,7 @@ export class Client {
 
   /** Has removed what a job of it left, its own unless one is named. It must have ended or stopped. */
   async cleanup(id: string, o: Call & { jobId?: string; why?: string; key?: string } = {}): Promise<Operation> {
-    const body = { ...(o.jobId ? { job_id: o.jobId } : {}), ...(o.why ? { why: o.why } : {}) };
+    const body = { ...(o.jobId !== undefined ? { job_id: o.jobId } : {}), ...(o.why ? { why: o.why } : {}) };
     return object(await this.call("POST", `${path(id)}/cleanup`, { signal: o.signal, key: o.key || newKey(), body }));
   }
 

@@ -34,7 +34,10 @@ func cancelOf(mode, why string, ids ...string) string {
 	for _, id := range ids {
 		items = append(items, fmt.Sprintf(`{"id":%q}`, id))
 	}
-	return fmt.Sprintf(`{"mode":%q,"why":%q,"items":[%s]}`, mode, why, strings.Join(items, ","))
+	if why != "" {
+		why = fmt.Sprintf(`"why":%q,`, why)
+	}
+	return fmt.Sprintf(`{"mode":%q,%s"items":[%s]}`, mode, why, strings.Join(items, ","))
 }
 
 // TestCancelBatchModes: of a pending operation, one with a job, one that has ended and one

@@ -11,7 +11,7 @@ import (
 // An empty text is no way to say that there is no bound, no rule and no predecessor, by
 // whatever way in. What was recorded when it was one is still found by a replay.
 func TestEmptyMembers(t *testing.T) {
-	for _, member := range []string{"max_cost", "expect", "replaces", "retry_of"} {
+	for _, member := range []string{"max_cost", "expect", "replaces", "retry_of", "action", "approval", "client_reference", "session"} {
 		t.Run(member, func(t *testing.T) {
 			h := newHarness(t)
 			body := `{"provider":"example","params":{"copies":1},"` + member + `":""}`

@@ -24,6 +24,8 @@ type CancelRequest struct {
 	Body    []byte // {"why": …} or empty
 	Key     string // as ParseKey gave it; required
 	Version uint64 // optional: only if the operation is still at this version
+
+	unsaid unsaid // of the body
 }
 
 // Cancel records the wish to cancel. The answer is the operation as it then
@@ -38,7 +40,8 @@ func (v *Service) Cancel(ctx context.Context, r CancelRequest) (View, error) {
 	}
 	var body WhyBody
 	if len(r.Body) > 0 {
-		if err := decodeStrict(r.Body, &body); err != nil {
+		var err error
+		if r.unsaid, err = decodeStrict(r.Body, &body); err != nil {
 			return View{}, err
 		}
 	}
@@ -215,6 +218,9 @@ func (v *Service) Decide(ctx context.Context, r DecideRequest) (view View, repla
 	if done, err := v.decided(ctx, s, fact); done || err != nil {
 		return replayOf(v.view(r.Caller, s), statusCreated), done, err
 	}
+	if err := d.unsaid.refused(); err != nil {
+		return View{}, false, err
+	}
 	if asksProvider(fact.Choice) && !v.cfg.Directory.MayUse(r.Caller.Principal, s.Intent.Provider, s.Intent.Account) {
 		refusal := v.notAllowed(r.Caller, s.Intent.Provider, s.Intent.Account, "")
 		refusal.Operation, refusal.State, refusal.Allowed = s.Operation, s.Phase, nil
@@ -274,12 +280,14 @@ type decision struct {
 	fact          *events.DecisionMade
 	why, evidence string        // texts to be stored before the fact
 	digest        events.Digest // of what is approved or denied
+	unsaid        unsaid
 }
 
 // readDecision reads the body.
 func readDecision(body []byte, now time.Time) (*decision, error) {
 	var d DecideBody
-	if err := decodeStrict(body, &d); err != nil {
+	empty, err := decodeStrict(body, &d)
+	if err != nil {
 		return nil, err
 	}
 	var problems []FieldError
@@ -335,7 +343,9 @@ func readDecision(body []byte, now time.Time) (*decision, error) {
 	}
 	var digest events.Digest
 	if text := value(d.Digest); text != "" {
-		if digest, err = events.ParseDigest(text); err != nil || digest.IsZero() {
+		if digest, err = events.ParseDigest(text); err == nil && digest.IsZero() {
+			add(Wrong("/digest", FieldNotAllowed, "is all zeros, which is the digest of nothing: give approval.digest of the operation", nil))
+		} else if err != nil {
 			add(Wrong("/digest", FieldMalformed, "must be {characters} hexadecimal digits, as approval.digest of the operation has them", Values{"characters": 2 * len(digest)}))
 		}
 	}
@@ -365,7 +375,7 @@ func readDecision(body []byte, now time.Time) (*decision, error) {
 	if len(problems) > 0 {
 		return nil, Refuse(problems...)
 	}
-	return &decision{fact, why, evidence, digest}, nil
+	return &decision{fact, why, evidence, digest, empty}, nil
 }
 
 func orOf(kinds []events.DecisionKind) string {

@@ -183,6 +183,9 @@ func (v *Service) approve(ctx context.Context, r DecideRequest, d *decision, now
 	if done, err := v.decided(ctx, s, fact); done || err != nil {
 		return replayOf(v.view(r.Caller, s), statusCreated), done, err
 	}
+	if err := d.unsaid.refused(); err != nil {
+		return View{}, false, err
+	}
 	waits := s.Intent.ToApprove(s.Operation)
 	switch {
 	case s.Rulebook() > projections.Rules:

@@ -163,7 +163,7 @@ func (b *BatchView) count(problem func(error) Problem) {
 }
 
 func decodeBatch(body []byte) (b BatchBody, mode Mode, err error) {
-	if err := decodeStrict(body, &b); err != nil {
+	if err := DecodeStrict(body, &b); err != nil {
 		return b, "", err
 	}
 	mode, problems := modeOf(b.Mode)

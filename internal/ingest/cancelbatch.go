@@ -71,7 +71,11 @@ func (v *Service) CancelBatch(ctx context.Context, r BatchRequest) (view BatchVi
 
 func decodeCancels(r BatchRequest) (mode Mode, wishes []wish, why string, err error) {
 	var b CancelBatchBody
-	if err := decodeStrict(r.Body, &b); err != nil {
+	empty, err := decodeStrict(r.Body, &b)
+	if err == nil {
+		err = empty.outside("/items").refused()
+	}
+	if err != nil {
 		return "", nil, "", err
 	}
 	if why, err = reason(b.Why); err != nil {
@@ -242,6 +246,9 @@ func (v *Service) wishOn(ctx context.Context, r CancelRequest, why string) (stan
 	// another version.
 	if out.original, err = v.wishedBefore(ctx, s, out.fact); out.original != 0 || err != nil {
 		out.idle = true
+		return out, err
+	}
+	if err := r.unsaid.refused(); err != nil {
 		return out, err
 	}
 	switch refusal := cancelRefusal(s); {

@@ -90,7 +90,7 @@ type asking struct {
 // to the very question that the caller looked at.
 func (v *Service) Input(ctx context.Context, r AskRequest) (View, Asked, error) {
 	var body InputBody
-	if err := decodeStrict(r.Body, &body); err != nil {
+	if _, err := decodeStrict(r.Body, &body); err != nil { // an empty question is refused below, as one that must be given
 		return View{}, AskedNow, err
 	}
 	if len(body.Input) == 0 || string(body.Input) == "null" {
@@ -224,7 +224,7 @@ func (v *Service) contractOf(ctx context.Context, s projections.State) (*contrac
 func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, Asked, error) {
 	var body CleanupBody
 	if len(r.Body) > 0 {
-		if err := decodeStrict(r.Body, &body); err != nil {
+		if err := DecodeStrict(r.Body, &body); err != nil {
 			return View{}, AskedNow, err
 		}
 	}

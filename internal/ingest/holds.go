@@ -76,7 +76,7 @@ func (v *Service) Hold(ctx context.Context, r HoldRequest) (view HoldView, place
 		return HoldView{}, false, false, keyMissing()
 	}
 	var body HoldBody
-	if err := decodeStrict(r.Body, &body); err != nil {
+	if _, err := decodeStrict(r.Body, &body); err != nil {
 		return HoldView{}, false, false, err
 	}
 	provider, why, problems := readHeld(body.Provider, body.Why)
@@ -139,7 +139,7 @@ func (v *Service) Release(ctx context.Context, r HoldRequest) (view HoldView, re
 		return HoldView{}, false, keyMissing()
 	}
 	var body ReleaseBody
-	if err := decodeStrict(r.Body, &body); err != nil {
+	if _, err := decodeStrict(r.Body, &body); err != nil {
 		return HoldView{}, false, err
 	}
 	provider, why, problems := readHeld(body.Provider, body.Why)

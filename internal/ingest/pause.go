@@ -46,8 +46,10 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 		return View{}, false, keyMissing()
 	}
 	var body WhyBody
+	var empty unsaid
 	if len(r.Body) > 0 {
-		if err := decodeStrict(r.Body, &body); err != nil {
+		var err error
+		if empty, err = decodeStrict(r.Body, &body); err != nil {
 			return View{}, false, err
 		}
 	}
@@ -69,6 +71,9 @@ func (v *Service) setPaused(ctx context.Context, r PauseRequest, paused bool) (V
 	id := "pause-" + hex.EncodeToString(sum[:16])
 	if done, err := v.pausedBefore(ctx, s, id, fact); done || err != nil {
 		return replayOf(v.view(r.Caller, s), statusDone), done, err
+	}
+	if err := empty.refused(); err != nil {
+		return View{}, false, err
 	}
 	switch refusal := pauseRefusal(s); {
 	case refusal != nil:

@@ -14,5 +14,11 @@ func CheckJSON(text []byte, limit int) error {
 
 // DecodeStrict reads a JSON object as [DecodeSubmission] reads a body: whatever
 // has no place in the shape, whose tags are bare names, is refused. The error is
-// a [*Refusal].
-func DecodeStrict(body []byte, into any) error { return decodeStrict(body, into) }
+// a [*Refusal], also of a text that is there and empty.
+func DecodeStrict(body []byte, into any) error {
+	empty, err := decodeStrict(body, into)
+	if err != nil {
+		return err
+	}
+	return empty.refused()
+}

@@ -48,10 +48,9 @@ type Submission struct {
 	// ValidateOnly is no part of what is asked for: nothing is to be recorded.
 	ValidateOnly bool
 
-	// empty are members that are there and say nothing, where leaving them out is how to say
-	// that. They are part of the meaning, so that a replay of what was recorded when they
-	// were taken is still one; what is not recorded yet is refused.
-	empty []string
+	// unsaid are part of the meaning, so that a replay of what was recorded when they were
+	// taken is still one; what is not recorded yet is refused.
+	unsaid unsaid
 
 	// meaning is the canonical form of everything in the body but provider,
 	// account, action, session and validate_only: what the fingerprint is over.
@@ -71,19 +70,13 @@ type Wishes struct{ Approval, Create, Result, Cancel, Collect *Wish }
 // reported together; the error is a [*Refusal].
 func DecodeSubmission(body []byte) (Submission, error) {
 	var w SubmitBody
-	if err := decodeStrict(body, &w); err != nil {
+	empty, err := decodeStrict(body, &w)
+	if err != nil {
 		return Submission{}, err
 	}
-	var s Submission
+	s := Submission{unsaid: empty}
 	var problems []FieldError
 	add := func(problem FieldError) { problems = append(problems, problem) }
-	filled := func(field string, v *string) *string {
-		if v != nil && *v == "" {
-			s.empty = append(s.empty, field)
-			return nil
-		}
-		return v
-	}
 	name := func(field string, v *string, fallback string) string {
 		switch {
 		case v == nil && fallback != "":
@@ -108,7 +101,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 		return *v
 	}
 	id := func(field string, v *string) string {
-		if v = filled(field, v); v == nil {
+		if v == nil || *v == "" {
 			return ""
 		}
 		if checkID(field, *v) != nil {
@@ -132,7 +125,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	s.Provider = name("/provider", w.Provider, "")
 	s.Account = name("/account", w.Account, DefaultAccount)
 	s.Action = text("/action", w.Action, MaxTagName)
-	s.Expect = text("/expect", filled("/expect", w.Expect), MaxText)
+	s.Expect = text("/expect", w.Expect, MaxText)
 	s.Approval = text("/approval", w.Approval, MaxText)
 	s.Reference = text("/client_reference", w.Reference, MaxText)
 	s.Session = text("/session", w.Session, MaxText)
@@ -157,7 +150,7 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	if s.RetryOf != "" && s.RetryOf == s.Replaces {
 		add(Wrong("/retry_of", FieldNotAllowed, "is the operation that replaces names", nil))
 	}
-	s.MaxCost = text("/max_cost", filled("/max_cost", w.MaxCost), MaxTagName)
+	s.MaxCost = text("/max_cost", w.MaxCost, MaxTagName)
 	if _, ok := contract.ParseDecimal(s.MaxCost); s.MaxCost != "" && !ok {
 		add(Wrong("/max_cost", FieldNotAllowed, `must be a decimal number as text, such as "12.50", with at most {whole_digits} digits before and {fraction_digits} after the point`,
 			Values{"whole_digits": contract.DecimalWhole, "fraction_digits": contract.DecimalFraction}))
@@ -187,24 +180,10 @@ func DecodeSubmission(body []byte) (Submission, error) {
 	if len(problems) > 0 {
 		return Submission{}, Refuse(problems...)
 	}
-	var err error
 	if s.meaning, err = meaning(body); err != nil {
 		return Submission{}, err
 	}
 	return s, nil
-}
-
-// stated refuses members that are there and say nothing: who sends an empty bound must not
-// believe that there is one.
-func (s *Submission) stated() error {
-	var problems []FieldError
-	for _, field := range s.empty {
-		problems = append(problems, Wrong(field, FieldNotAllowed, "must not be empty: leave it out if there is none", nil))
-	}
-	if len(problems) > 0 {
-		return Refuse(problems...)
-	}
-	return nil
 }
 
 // badName refuses what is no name of a provider, account or principal.
@@ -216,26 +195,27 @@ func badName(field string) FieldError {
 const maxName = 64
 
 // decodeStrict reads a body that two readers cannot take for two things into a
-// shape that has a place for each of its members.
-func decodeStrict(body []byte, into any) error {
+// shape that has a place for each of its members. The members that say nothing are for
+// the caller to refuse.
+func decodeStrict(body []byte, into any) (unsaid, error) {
 	if err := canonical.Check(body, MaxBody); err != nil {
-		return gateRefusal(err)
+		return nil, gateRefusal(err)
 	}
 	if jsontext.Value(body).Kind() != '{' {
-		return invalid("", FieldWrongType, "the body must be a JSON object", nil)
+		return nil, invalid("", FieldWrongType, "the body must be a JSON object", nil)
 	}
 	if err := json.Unmarshal(body, into, json.RejectUnknownMembers(true)); err != nil {
 		var s *json.SemanticError
 		if !errors.As(err, &s) {
-			return &Refusal{Code: CodeMalformedJSON, Detail: "the body is not JSON"}
+			return nil, &Refusal{Code: CodeMalformedJSON, Detail: "the body is not JSON"}
 		}
 		field := string(s.JSONPointer)
 		if errors.Is(err, json.ErrUnknownName) {
-			return invalid(clip(field), FieldUnknown, "is not a field of this request", nil, membersOf(into, s.JSONPointer.Parent())...)
+			return nil, invalid(clip(field), FieldUnknown, "is not a field of this request", nil, membersOf(into, s.JSONPointer.Parent())...)
 		}
-		return invalid(clip(field), FieldWrongType, "must be of JSON type {type}", Values{"type": jsonType(s.GoType)})
+		return nil, invalid(clip(field), FieldWrongType, "must be of JSON type {type}", Values{"type": jsonType(s.GoType)})
 	}
-	return nil
+	return unsaidIn(body, reflect.TypeOf(into)), nil
 }
 
 // gateRefusal turns what the gate says into our codes.

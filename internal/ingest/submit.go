@@ -211,7 +211,7 @@ type plan struct {
 // intent holds the request against the contract and resolves all that the fold
 // will need.
 func (v *Service) intent(ctx context.Context, r SubmitRequest, s *Submission, id string, fingerprint events.Digest) (p plan, err error) {
-	if err := s.stated(); err != nil {
+	if err := s.unsaid.refused(); err != nil {
 		return plan{}, err
 	}
 	c, ok := v.cfg.Directory.Current(s.Provider)

@@ -3,6 +3,7 @@ package mcpapi
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -94,5 +95,24 @@ func refusedOrNil(t *testing.T, err error) {
 	var refusal *ingest.Refusal
 	if err != nil && !errors.As(err, &refusal) {
 		t.Fatalf("not a refusal: %v", err)
+	}
+}
+
+// A text argument that is there and empty is refused by its name: an empty filter must
+// not list everything.
+func TestEmptyArguments(t *testing.T) {
+	for _, into := range []any{&listArguments{}, &resultArguments{}, &timelineArguments{}, &waitArguments{}, &idArguments{}} {
+		shape := reflect.TypeOf(into).Elem()
+		for i := range shape.NumField() {
+			if shape.Field(i).Type.Kind() != reflect.String {
+				continue
+			}
+			name := shape.Field(i).Tag.Get("json")
+			err := decodeArguments([]byte(`{"`+name+`":""}`), into)
+			var refusal *ingest.Refusal
+			if !errors.As(err, &refusal) || len(refusal.Errors) != 1 || refusal.Errors[0].Field != "/"+name {
+				t.Errorf("%s of %T, empty: %v", name, into, err)
+			}
+		}
 	}
 }
