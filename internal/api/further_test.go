@@ -226,7 +226,7 @@ func TestCleanups(t *testing.T) {
 		t.Errorf("%d %+v", status, v.Cleanup)
 	}
 	// Under way already: nothing is recorded under the key, and nothing is claimed.
-	if _, p, status := h.tell("alice", "cleanup", "c2", ""); status != 409 || p.Code != ingest.CodeCleanupUnderWay || p.Retryable || facts(h, events.TypeCleanupRequested) != 1 {
+	if _, p, status := h.tell("alice", "cleanup", "c2", ""); status != 409 || p.Code != ingest.CodeCleanupUnderWay || !p.Retryable || p.RetryAfter == 0 || facts(h, events.TypeCleanupRequested) != 1 {
 		t.Errorf("%d %+v, %d facts", status, p, facts(h, events.TypeCleanupRequested))
 	}
 	h.fact(&events.JobObserved{JobID: "job-8", Claim: events.ClaimOwn, State: events.ClassRunning, Remote: "running"})

@@ -154,7 +154,7 @@ approval:
 				}
 				check(a.Action, a.Verdict, h.ask("caller", method, strings.Replace(a.Href, "{id}", h.op, 1), header, body))
 			}
-			if len(told.Actions) != 21 {
+			if len(told.Actions) != 23 {
 				t.Errorf("%d actions", len(told.Actions))
 			}
 		})

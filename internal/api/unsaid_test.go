@@ -162,3 +162,14 @@ func TestReplaysWithEmptyTexts(t *testing.T) {
 		}
 	}
 }
+
+// What a refusal says names what is wrong.
+func TestRefusalsNameWhatIsWrong(t *testing.T) {
+	h := further(t, "running")
+	if _, _, _, p := h.batch("alice", "b", batchOf("atomic", `{}`)); len(p.Errors) != 1 || p.Errors[0].Message != "the operation must be given" {
+		t.Errorf("an item without an operation: %+v", p)
+	}
+	if _, _, p := h.decide("alice", "d", `"v3"`, `{"kind":"approve","digest":"`+strings.Repeat("0", 64)+`"}`); p.Code != ingest.CodeInvalid || !strings.Contains(p.Detail, "is all zeros") {
+		t.Errorf("a digest of zeros: %+v", p)
+	}
+}

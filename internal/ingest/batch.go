@@ -207,7 +207,7 @@ func (v *Service) itemsOf(r BatchRequest, elements []BatchElement) []item {
 		// No key has the character in between, so no submit alone has this id.
 		it.id = OperationID(v.cfg.Installation, r.Caller.Principal, r.Key+"\x00"+strconv.Itoa(i))
 		if len(e.Operation) == 0 {
-			it.err = invalid("", FieldRequired, "must be given", nil)
+			it.err = invalid("", FieldRequired, "the operation must be given", nil)
 			continue
 		}
 		if it.submission, it.err = DecodeSubmission(e.Operation); it.err == nil {

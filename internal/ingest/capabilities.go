@@ -133,6 +133,8 @@ func (v *Service) actionViews(c Caller) []ActionView {
 	}{
 		{"get", "GET", "/v1/operations/{id}", ActRead},
 		{"timeline", "GET", "/v1/operations/{id}/timeline", ActRead},
+		{"params", "GET", "/v1/operations/{id}/params", ActRead},
+		{"page", "GET", "/operations/{id}", ActRead},
 		{"result", "GET", "/v1/operations/{id}/result", ActRead},
 		{"list", "GET", "/v1/operations", ActRead},
 		{"watch", "GET", "/v1/operations/{id}/events", ActRead},

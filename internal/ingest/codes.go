@@ -154,7 +154,7 @@ func Meanings() []Meaning {
 		{CodeQuestionDiffers, 409, "The job asks something else", false, RetrySameKey, "Read the operation, show the person what it asks now, and send its input.question with the answer to that. Nothing was recorded."},
 		{CodeCleanupUnsupported, 409, "The provider has no cleanup", false, RetryNever, "Remove what the job left at the provider, by its own means."},
 		{CodeCleanupNotAllowed, 409, "A cleanup does not fit the state", false, RetrySameKey, "Wait until the operation has ended, or decide on it; allowed lists cleanup where one fits. Nothing was recorded."},
-		{CodeCleanupUnderWay, 409, "A cleanup is under way", false, RetrySameKey, "Read the operation until cleanup.status is neither waiting nor sending, then ask again if it is still wanted. Nothing was recorded."},
+		{CodeCleanupUnderWay, 409, "A cleanup is under way", true, RetrySameKey, "Read the operation until cleanup.status is neither waiting nor sending, then ask again if it is still wanted. Nothing was recorded."},
 		{CodeDecisionNotAllowed, 409, "The decision does not fit the state", false, RetrySameKey, "Take one of the decisions listed as allowed by the operation."},
 		{CodeRiskNotAccepted, 409, "A second job cannot be excluded", false, RetrySameKey, "Send accept_risk: true if a second job is acceptable, else look for the first one and adopt it."},
 		{CodeJobOwned, 409, "The job belongs to another operation", false, RetrySameKey, "Check the job id. One job belongs to one operation."},

@@ -266,6 +266,9 @@ func (v *Service) Cleanup(ctx context.Context, r AskRequest) (View, Asked, error
 	})
 }
 
+// retryCleanup is when a cleanup that is under way may be over, if its call is answered.
+const retryCleanup = 5 * time.Second
+
 // ask records a request for a further call.
 func (v *Service) ask(ctx context.Context, a asking) (View, Asked, error) {
 	if a.Key == "" {
@@ -447,7 +450,7 @@ func cleanupRefusal(s projections.State, job string) *Refusal {
 		out.Operation, out.Trace, out.State = r.Operation, r.Trace, r.State
 		return out
 	case why == projections.ReasonAttemptOpen:
-		r.Code = CodeCleanupUnderWay
+		r.Code, r.RetryAfter = CodeCleanupUnderWay, retryCleanup
 		return r.Say("the cleanup of job {job} is under way", Values{"job": verbatim(s.Cleanup.JobID)})
 	}
 	r.Code = CodeCleanupNotAllowed
