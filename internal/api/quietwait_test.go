@@ -3,12 +3,18 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/ingest"
+	"github.com/counterfoil/counterfoil/internal/journal"
 )
 
 // TestReadsAreNoNews: who waits for news is not answered with a status read that showed the
@@ -73,6 +79,48 @@ func TestReadsAreNoNews(t *testing.T) {
 	}
 }
 
+// TestFailingReadsAreNoNews: that another read failed in the same way is none, whatever
+// port it names; that one failed in another way is.
+func TestFailingReadsAreNoNews(t *testing.T) {
+	for last, want := range map[events.ErrorClass]time.Duration{events.ErrorTransport: 40 * time.Second, events.ErrorThrottled: 20 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHarness(t)
+			h.clock.real = true
+			h.over(h.store)
+			h.submitted("alice", "k")
+			for _, line := range []string{"attempted", "accepted job-1", "observed running"} {
+				h.play(line)
+			}
+			port := 40000
+			failed := func(class events.ErrorClass) {
+				port++
+				s, err := h.journal.Current(t.Context(), h.op)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.fact(&events.ObservationFailed{JobID: "job-1", Prompt: "due", Call: events.Call{
+					AsOf: s.Sequence, LeftAt: time.Now(), Class: class, Message: fmt.Sprintf("read tcp 127.0.0.1:%d: i/o timeout", port),
+				}})
+			}
+			failed(events.ErrorTransport)
+			defer h.following()()
+			start, done := time.Now(), make(chan struct{})
+			go func() {
+				defer close(done)
+				h.request("alice", "GET", "/v1/operations/"+h.op+"?wait=40&after=5", nil, "")
+				if took := time.Since(start); took != want {
+					t.Errorf("%s last: answered after %s, want %s", last, took, want)
+				}
+			}()
+			time.Sleep(10 * time.Second)
+			failed(events.ErrorTransport)
+			time.Sleep(10 * time.Second)
+			failed(last)
+			<-done
+		})
+	}
+}
+
 // following has the ledger followed for those who wait, until stop.
 func (h *harness) following() (stop func()) {
 	ctx, cancel := context.WithCancel(h.t.Context())
@@ -85,4 +133,66 @@ func (h *harness) following() (stop func()) {
 		cancel()
 		<-done
 	}
+}
+
+// hanging is a store whose reads are not answered from a moment on, each for a while.
+type hanging struct {
+	journal.Store
+	hung *atomic.Bool
+}
+
+func (s hanging) Last(ctx context.Context, stream journal.Stream, subject string) (journal.Message, error) {
+	if s.hung.Load() {
+		return journal.Message{}, unanswered(ctx)
+	}
+	return s.Store.Last(ctx, stream, subject)
+}
+
+func (s hanging) Next(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Message, error) {
+	if s.hung.Load() {
+		return journal.Message{}, unanswered(ctx)
+	}
+	return s.Store.Next(ctx, stream, subject, from)
+}
+
+func unanswered(ctx context.Context) error {
+	select {
+	case <-time.After(13 * time.Second):
+		return journal.ErrUnread
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Many wait for one operation while the store stops answering: each is answered when its
+// own wait is over, and not one after the other.
+func TestWaitsOverAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.clock.real = true
+		var hung atomic.Bool
+		h.over(hanging{h.store, &hung})
+		h.submitted("alice", "k")
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range 30 {
+			all.Go(func() {
+				var w *httptest.ResponseRecorder
+				switch i % 3 {
+				case 0:
+					w = h.request("alice", "GET", "/v1/operations/"+h.op+"?wait=50&until=terminal", nil, "")
+				case 1:
+					w = h.request("alice", "GET", "/v1/operations/"+h.op+"?wait=50&after=1", nil, "")
+				default:
+					w = h.request("alice", "POST", "/v1/operations", map[string]string{"Idempotency-Key": "k", "Prefer": "wait=50"}, `{"provider":"example","params":{"kind":"render"}}`)
+				}
+				if took := time.Since(start); took > 53*time.Second || w.Code != 200 && w.Code != 503 {
+					t.Errorf("request %d: %d after %s: %.200s", i, w.Code, took, w.Body)
+				}
+			})
+		}
+		time.Sleep(1500 * time.Millisecond)
+		hung.Store(true)
+		all.Wait()
+	})
 }

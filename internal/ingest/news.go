@@ -27,6 +27,9 @@ const (
 	// newsLook is how often somebody who waits looks for himself although the ledger
 	// is followed for him.
 	newsLook = 15 * time.Second
+	// newsLate is how much later than its end a wait may be answered, where the store
+	// takes its time: one look is made there.
+	newsLate = 2 * time.Second
 )
 
 // news follows the ledger for all who wait for something to happen to an
@@ -51,13 +54,31 @@ type topic struct {
 	operation string
 	users     int // guarded by the mutex of news
 
-	mu    sync.Mutex         // guards what follows
+	mu    turnstile          // guards what follows, also while it is read
 	state *projections.State // never changed, so that all may hold it
 	known bool               // state is as the ledger has it, but for facts that are on their way to add
 	shown uint64             // the version that last changed what is shown, as far as that is known; no lower
 	items []*Happening       // the newest; all there are behind from
 	from  uint64             // ledger sequence
 	grown chan struct{}      // closed when something is added, or is not known any more
+}
+
+// turnstile is a lock that whoever cannot wait for ever may give up on: who has it may be
+// waiting for a store that does not answer.
+type turnstile chan struct{}
+
+func newTurnstile() turnstile { return make(turnstile, 1) }
+
+func (t turnstile) lock()   { t <- struct{}{} }
+func (t turnstile) unlock() { <-t }
+
+func (t turnstile) lockUntil(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Happening is one fact of a watched operation and how it left it. It is shared
@@ -87,7 +108,7 @@ func (n *news) join(operation string) (t *topic, leave func()) {
 	defer n.mu.Unlock()
 	t = n.topics[operation]
 	if t == nil {
-		t = &topic{operation: strings.Clone(operation), state: &projections.State{}, grown: make(chan struct{})}
+		t = &topic{operation: strings.Clone(operation), mu: newTurnstile(), state: &projections.State{}, grown: make(chan struct{})}
 		n.topics[t.operation] = t
 	}
 	t.users++
@@ -216,8 +237,8 @@ func (n *news) rest() bool {
 
 // add folds a fact that was read from the ledger.
 func (t *topic) add(e projections.Entry) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.lock()
+	defer t.mu.unlock()
 	if t.known && e.Sequence <= t.state.Sequence {
 		return
 	}
@@ -249,21 +270,24 @@ func (t *topic) told(before *projections.State) {
 }
 
 // shownOf is what callers are shown of an operation, but for its bookkeeping: how many
-// facts there are, when it is looked at next, how often something was read, and when the
-// provider touched its job last.
+// facts there are, when it is looked at next, how often something was read or failed, in
+// whose words, and when the provider touched its job last.
 func shownOf(s projections.State) View {
 	v := ViewOf(s, time.Time{})
 	v.Version, v.Sequence, v.NextPollAfter, v.NextLook, v.Because = 0, 0, 0, nil, s.Why()
 	if v.Job != nil {
 		v.Job.UpdatedAt = nil
 	}
+	if v.Problem != nil {
+		v.Problem.Message = "" // a time-out names a port of its own each time
+	}
 	return v
 }
 
 // forget has the operation read anew.
 func (t *topic) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.lock()
+	defer t.mu.unlock()
 	t.known = false
 	t.wake()
 }
@@ -277,8 +301,10 @@ func (t *topic) wake() {
 // look gives the operation as it stands, and the version that last changed what is shown of
 // it. Where fresh is set what is known of it does not do, since nobody may follow the ledger.
 func (t *topic) look(ctx context.Context, j *journal.Journal, fresh bool) (s *projections.State, shown uint64, grown <-chan struct{}, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if err := t.mu.lockUntil(ctx); err != nil {
+		return nil, 0, nil, err
+	}
+	defer t.mu.unlock()
 	if err := t.learn(ctx, j, fresh); err != nil {
 		return nil, 0, nil, err
 	}
@@ -324,8 +350,10 @@ func (t *topic) read(ctx context.Context, j *journal.Journal) error {
 // after gives what happened behind a ledger sequence; whole is false where that is
 // to be read from the timeline.
 func (t *topic) after(ctx context.Context, j *journal.Journal, sequence uint64, fresh bool) (list []*Happening, whole bool, s *projections.State, grown <-chan struct{}, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if err := t.mu.lockUntil(ctx); err != nil {
+		return nil, false, nil, nil, err
+	}
+	defer t.mu.unlock()
 	if err := t.learn(ctx, j, fresh); err != nil {
 		return nil, false, nil, nil, err
 	}
@@ -353,7 +381,9 @@ func (n *news) wait(ctx context.Context, w *Waiting) (enough bool, err error) {
 	defer leave()
 	end := n.clock.Now().Add(min(w.r.Wait, MaxWait))
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
-		now, shown, grown, err := t.look(ctx, n.journal, !n.followed())
+		looking, stop := context.WithTimeout(ctx, max(end.Sub(n.clock.Now()), 0)+newsLate)
+		now, shown, grown, err := t.look(looking, n.journal, !n.followed())
+		stop()
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return false, nil // the caller left or the server stops: what is known is the answer

@@ -190,10 +190,12 @@ func (w *Watch) shown(name string) (*Shown, error) {
 func (w *Watch) Next(ctx context.Context, wait time.Duration) (list []*Happening, ended bool, err error) {
 	end := w.v.cfg.Clock.Now().Add(wait)
 	for gap := firstGap; ; gap = min(gap*3/2, longestGap) {
-		list, whole, s, grown, err := w.topic.after(ctx, w.v.cfg.Journal, w.cursor, !w.v.news.followed())
+		looking, stop := context.WithTimeout(ctx, max(end.Sub(w.v.cfg.Clock.Now()), 0)+newsLate)
+		list, whole, s, grown, err := w.topic.after(looking, w.v.cfg.Journal, w.cursor, !w.v.news.followed())
 		if err == nil && !whole {
-			Aside(func() { list, s, err = w.v.told(ctx, w.topic.operation, w.cursor) })
+			Aside(func() { list, s, err = w.v.told(looking, w.topic.operation, w.cursor) })
 		}
+		stop()
 		if err != nil {
 			return nil, false, fmt.Errorf("read news of %s: %w", w.topic.operation, err)
 		}
