@@ -289,8 +289,12 @@ func (v *visit) holds() {
 // storeClock compares our clock with the store's: the store's own answer, and
 // the newest fact, whose time can only be in the past.
 func (v *visit) storeClock() {
-	const fix = "set this machine's clock and the store's by the same time server"
-	allowed := max(v.d.cfg.ClockDifference, time.Second)
+	// Two processes that are each within half of what is allowed are within the whole of
+	// each other; beyond half this one permits nothing.
+	fix, allowed := "set this machine's clock and the store's by the same time server", time.Second
+	if d := v.d.cfg.ClockDifference; d > 0 {
+		fix, allowed = fix+"; until then this process makes no call with side effects", d/2
+	}
 	if v.d.cfg.StoreTime == nil {
 		v.add("clock", "store", Unseen, "not verifiable: the store cannot be asked for its time")
 	} else {

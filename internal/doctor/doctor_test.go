@@ -242,6 +242,10 @@ func TestEachCheck(t *testing.T) {
 			w.config.StoreTime = func(context.Context) (time.Time, error) { return noon.Add(-90 * time.Second), nil }
 		}},
 		{"the store's clock is off within what is allowed", false, func(w *world) {
+			w.config.ClockDifference = 4 * time.Minute
+			w.config.StoreTime = func(context.Context) (time.Time, error) { return noon.Add(90 * time.Second), nil }
+		}},
+		{"the store's clock is off by more than permits allow", false, func(w *world) {
 			w.config.ClockDifference = 2 * time.Minute
 			w.config.StoreTime = func(context.Context) (time.Time, error) { return noon.Add(90 * time.Second), nil }
 		}},

@@ -39,8 +39,7 @@ func (s *Service) checkFirst(ctx context.Context) (wait time.Duration) {
 // forbid says why no permit is taken, until a comparison finds nothing wrong.
 func (s *Service) forbid(ctx context.Context, why error) {
 	s.cfg.Log.ErrorContext(ctx, "no call with side effects is permitted until the streams are as provisioned and the clock is right", "error", why)
-	text := why.Error()
-	s.drift.Store(&text)
+	s.forbidden.Store(&forbidden{why})
 }
 
 // RunChecks compares the streams with what was provisioned, and this process's
@@ -72,7 +71,7 @@ func (s *Service) RunChecks(ctx context.Context, first time.Duration) error {
 			}
 		}
 		if err == nil {
-			s.drift.Store(nil)
+			s.forbidden.Store(nil)
 			continue
 		}
 		s.forbid(ctx, err)
@@ -136,13 +135,23 @@ func (s *Service) checkClock(ctx context.Context) (known bool, err error) {
 	// is due is never held back for longer than the clocks differ.
 	s.ahead.Store(int64(max(before.Sub(at), 0)))
 	if off := max(before.Sub(at), at.Sub(after)); off > s.cfg.ClockDifference/2 {
-		return true, fmt.Errorf("this process's clock is off by %s from the store's, at most %s is allowed: set the clocks right", off.Round(time.Millisecond), s.cfg.ClockDifference/2)
+		return true, &clockError{off.Round(time.Millisecond), s.cfg.ClockDifference / 2}
 	}
 	return true, nil
 }
 
 // aheadBy is by how much this process's clock is ahead of the store's.
 func (s *Service) aheadBy() time.Duration { return time.Duration(s.ahead.Load()) }
+
+// forbidden says why no call with side effects may be permitted.
+type forbidden struct{ why error }
+
+// clockError says that this process's clock is off from the store's.
+type clockError struct{ off, allowed time.Duration }
+
+func (e *clockError) Error() string {
+	return fmt.Sprintf("this process's clock is off by %s from the store's, at most %s is allowed: set the clocks right", e.off, e.allowed)
+}
 
 // generationError says that the history this process works on is not the one
 // that counts.
@@ -155,8 +164,25 @@ func (e *generationError) Error() string {
 // permits says why no call with side effects may be permitted, as far as the
 // streams and the clock go.
 func (s *Service) permits() error {
-	if text := s.drift.Load(); text != nil {
-		return errors.New(*text)
+	if f := s.forbidden.Load(); f != nil {
+		return f.why
 	}
 	return nil
+}
+
+// clockOff is what is wrong with the clock, if permits are not taken because of it.
+func (s *Service) clockOff() error {
+	var off *clockError
+	if errors.As(s.permits(), &off) {
+		return off
+	}
+	return nil
+}
+
+// drifted is why no permits are taken, if it is not the clock.
+func (s *Service) drifted() error {
+	if s.clockOff() != nil {
+		return nil
+	}
+	return s.permits()
 }

@@ -57,6 +57,11 @@ func TestClocksAreComparedFirst(t *testing.T) {
 				if c.why == "" && err != nil || c.why != "" && (err == nil || !strings.Contains(err.Error(), c.why) || !strings.Contains(log.String(), c.why)) {
 					t.Errorf("permits: %v, want %q; logged %q", err, c.why, log.String())
 				}
+				// Whoever looks is told of the clock where it is the clock, and of the rest else.
+				off := strings.HasPrefix(c.why, "off by")
+				if (s.clockOff() != nil) != off || (s.drifted() != nil) != (c.why != "" && !off) {
+					t.Errorf("the clock: %v, the rest: %v", s.clockOff(), s.drifted())
+				}
 			})
 		})
 	}

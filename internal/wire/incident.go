@@ -85,8 +85,14 @@ func (s *Service) checks() []telemetry.Check {
 		},
 		{
 			Name: "streams", Required: true, Do: "A stream is not as it was provisioned, or could not be compared. The log names the setting to put back; until then no call with side effects is made.",
-			Look: func(context.Context) error { return s.permits() },
+			Look: func(context.Context) error { return s.drifted() },
 		},
+	}
+	if s.cfg.StoreTime != nil && s.cfg.ClockDifference > 0 {
+		list = append(list, telemetry.Check{
+			Name: "clock", Required: true, Do: "This process's clock is off from the store's by more than it may be. Set both by the same time server; the log says by how much. Until then this process makes no call with side effects.",
+			Look: func(context.Context) error { return s.clockOff() },
+		})
 	}
 	if s.cfg.Roles.Any(Projector | Poller) {
 		list = append(list, telemetry.Check{

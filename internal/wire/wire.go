@@ -197,8 +197,9 @@ type Service struct {
 	board      *journal.Board // nil unless Local
 	timers     *poller.Timers // nil unless Local
 
-	// drift is why no permits are taken; nil text while the streams are sound.
-	drift atomic.Pointer[string]
+	// forbidden is why no permits are taken; nil while the streams are sound and the
+	// clock is right.
+	forbidden atomic.Pointer[forbidden]
 	// ahead is by how much this process's clock was certainly ahead of the
 	// store's when they were last compared, in ns; 0 or more.
 	ahead atomic.Int64
