@@ -197,13 +197,16 @@ func (l *list) deadline(s *State, which events.Deadline, at time.Time) {
 func passing(which events.Deadline) string {
 	switch which { // so that the usual ones need no new string each time
 	case events.DeadlineResult:
-		return "deadline result"
+		return deadlinePrefix + "result"
 	case events.DeadlineCreate:
-		return "deadline create"
+		return deadlinePrefix + "create"
 	case events.DeadlineApproval, events.DeadlineCancel, events.DeadlineCollect:
 	}
-	return "deadline " + string(which)
+	return deadlinePrefix + string(which)
 }
+
+// deadlinePrefix begins the note of a step that is the passing of a deadline.
+const deadlinePrefix = "deadline "
 
 // establish gives the deadlines of the time without a job id.
 func (l *list) establish(s *State) {

@@ -12,6 +12,9 @@ func (s *State) Why() string {
 	if code, ok := strings.CutPrefix(s.Because, deferredPrefix); ok {
 		return s.Because + ": " + deferWords(events.DeferReason(code))
 	}
+	if which, ok := strings.CutPrefix(s.Because, deadlinePrefix); ok {
+		return "nothing else is due before its " + which + " deadline passes"
+	}
 	if s.Because == string(s.Reason) {
 		return s.Reason.Words()
 	}

@@ -68,6 +68,9 @@ func TestEveryReasonHasWords(t *testing.T) {
 		}
 		say(code, words)
 	}
+	if s := (projections.State{Because: "deadline create"}); s.Why() != "nothing else is due before its create deadline passes" {
+		t.Errorf("a deadline that runs is told as %q", s.Why())
+	}
 	if s := (projections.State{Because: "a cancel was asked for"}); s.Why() != s.Because {
 		t.Errorf("words are changed: %s", s.Why())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/counterfoil/counterfoil/events"
 	"github.com/counterfoil/counterfoil/internal/ingest"
 	"github.com/counterfoil/counterfoil/internal/journal"
+	"github.com/counterfoil/counterfoil/projections"
 )
 
 // TestReadsAreNoNews: who waits for news is not answered with a status read that showed the
@@ -119,6 +120,54 @@ func TestFailingReadsAreNoNews(t *testing.T) {
 			<-done
 		})
 	}
+}
+
+// TestReadsOfWhatStoppedAreNoNews: who waits for the end of an operation that is stopped,
+// and has seen that, is not answered with each read of the same.
+func TestReadsOfWhatStoppedAreNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		h.clock.real = true
+		h.over(h.store)
+		h.submitted("alice", "k")
+		for _, line := range []string{"attempted", "accepted job-1", "observed running"} {
+			h.play(line)
+		}
+		missed := func() {
+			s, err := h.journal.Current(t.Context(), h.op)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.fact(&events.ObservationFailed{JobID: "job-1", Prompt: "due", Call: events.Call{
+				AsOf: s.Sequence, LeftAt: time.Now(), Status: 404, Class: events.ErrorNotFound,
+			}})
+		}
+		for range 3 {
+			time.Sleep(10 * time.Minute)
+			missed()
+		}
+		v := h.view("alice", h.op)
+		if v.State != projections.PhaseQuarantined || !v.Done {
+			t.Fatalf("it is %s", v.State)
+		}
+		defer h.following()()
+		for _, until := range []string{"", "&until=terminal"} {
+			start, done := time.Now(), make(chan struct{})
+			go func() {
+				defer close(done)
+				h.request("alice", "GET", fmt.Sprintf("/v1/operations/%s?wait=40&after=%d%s", h.op, v.Version, until), nil, "")
+				if took := time.Since(start); took != 40*time.Second {
+					t.Errorf("%q: answered after %s", until, took)
+				}
+			}()
+			for range 3 {
+				time.Sleep(10 * time.Second)
+				missed()
+			}
+			<-done
+			v = h.view("alice", h.op)
+		}
+	})
 }
 
 // following has the ledger followed for those who wait, until stop.

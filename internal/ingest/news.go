@@ -392,7 +392,7 @@ func (n *news) wait(ctx context.Context, w *Waiting) (enough bool, err error) {
 		case now.Facts >= w.state.Facts:
 			w.state = now
 		}
-		if w.enough() && (w.r.UntilDone || shown > had) {
+		if w.enough() && shown > had {
 			return true, nil
 		}
 		left := end.Sub(n.clock.Now())

@@ -203,11 +203,7 @@ func ViewOf(s projections.State, now time.Time) View {
 	}
 	v.Done = v.Terminal || s.Phase.Stopped()
 	if v.Paused != nil {
-		next := "; "
-		if v.NextLook != nil {
-			next = "; next is "
-		}
-		v.Because = "paused by " + v.Paused.By + ": creates and collections rest" + next + v.Because
+		v.Because = "paused by " + v.Paused.By + ": creates and collections rest; " + v.Because
 	}
 	for _, t := range s.Intent.Tags {
 		v.Tags = append(v.Tags, Tag{t.Name, t.Value})
