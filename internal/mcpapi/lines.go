@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,10 +48,11 @@ type lines struct {
 	settled chan struct{}       // closed when it has ended and all is answered
 }
 
-// opening is the request that agrees on a revision of the protocol.
+// opening is the requests that agree on a revision of the protocol: one, or another
+// behind one that fails.
 type opening struct {
-	id     jsonrpc.ID
-	agreed chan struct{} // closed when it is answered
+	ids    map[jsonrpc.ID]bool // that are not answered
+	agreed chan struct{}       // closed when all are
 }
 
 func newLines(in io.ReadCloser, out io.WriteCloser) *lines {
@@ -145,10 +147,38 @@ func (l *lines) pass(ctx context.Context, line []byte, into io.Writer) error {
 		if batch && !l.agreed(ctx) {
 			return ctx.Err()
 		}
-		code, why = l.note(batch, list)
+		list, code, why = l.note(batch, list)
 	}
 	if code != 0 {
 		return l.refuse(code, why)
+	}
+	return write(line, list, into)
+}
+
+// write hands a line on, of a batch what is left of it. The notifications of a batch go
+// before it, each by itself: the SDK would wait for an answer to them, and so with the
+// answers to all others.
+func write(line []byte, list []jsonrpc.Message, into io.Writer) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if line[0] == '[' {
+		var apart, rest [][]byte
+		for _, m := range list {
+			text, err := jsonrpc.EncodeMessage(m)
+			if err != nil {
+				return err
+			}
+			if r, ok := m.(*jsonrpc.Request); ok && !r.IsCall() {
+				apart = append(apart, text)
+			} else {
+				rest = append(rest, text)
+			}
+		}
+		if len(rest) > 0 {
+			apart = append(apart, slices.Concat([]byte{'['}, bytes.Join(rest, []byte{','}), []byte{']'}))
+		}
+		line = bytes.Join(apart, []byte{'\n'})
 	}
 	_, err := into.Write(append(bytes.Clone(line), '\n'))
 	return err
@@ -171,11 +201,12 @@ func (l *lines) agreed(ctx context.Context) bool {
 }
 
 // note takes down what is asked and so must be answered, or says why it is not passed on.
-func (l *lines) note(batch bool, list []jsonrpc.Message) (code int, why string) {
+// It keeps what is to be passed on.
+func (l *lines) note(batch bool, list []jsonrpc.Message) (kept []jsonrpc.Message, code int, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if batch && l.version >= batchless {
-		return codeRequest, "revision " + l.version + " of the protocol, which this conversation has, knows no batches"
+		return nil, codeRequest, "revision " + l.version + " of the protocol, which this conversation has, knows no batches"
 	}
 	ids := map[jsonrpc.ID]bool{}
 	for _, m := range list {
@@ -184,27 +215,35 @@ func (l *lines) note(batch bool, list []jsonrpc.Message) (code int, why string) 
 			continue
 		}
 		if ids[r.ID] || l.asked[r.ID] {
-			return codeRequest, "a request with this id is not answered yet: each has an id of its own"
+			return nil, codeRequest, "a request with this id is not answered yet: each has an id of its own"
 		}
 		ids[r.ID] = true
 	}
 	for id := range ids {
 		l.asked[id] = true
 	}
+	kept = make([]jsonrpc.Message, 0, len(list))
 	for _, m := range list {
 		r, ok := m.(*jsonrpc.Request)
 		switch {
 		case !ok:
-		case r.Method == "initialize" && r.IsCall() && l.opening == nil:
-			l.opening = &opening{id: r.ID, agreed: make(chan struct{})}
+		case r.Method == "initialize" && r.IsCall():
+			if l.opening == nil {
+				l.opening = &opening{ids: map[jsonrpc.ID]bool{}, agreed: make(chan struct{})}
+			}
+			l.opening.ids[r.ID] = true // another one may go on where the first fails
 		case r.Method == "notifications/cancelled":
-			// It may not be answered. The opening one is: it cannot be cancelled.
-			if id, ok := cancelled(r.Params); ok && (l.opening == nil || l.opening.id != id) {
-				l.settledLocked(id)
+			id, ok := cancelled(r.Params)
+			switch {
+			case ok && l.opens(id):
+				continue // it cannot be cancelled, and the SDK would
+			case ok:
+				l.settledLocked(id) // it may not be answered
 			}
 		}
+		kept = append(kept, m)
 	}
-	return 0, ""
+	return kept, 0, ""
 }
 
 // cancelled is the id of the request that a notification gives up.
@@ -251,11 +290,17 @@ func (l *lines) settle() {
 // settledLocked takes note that nobody waits for the answer to a request any more.
 func (l *lines) settledLocked(id jsonrpc.ID) {
 	delete(l.asked, id)
-	if l.opening != nil && l.opening.id == id {
+	if !l.opens(id) {
+		return
+	}
+	if delete(l.opening.ids, id); len(l.opening.ids) == 0 {
 		close(l.opening.agreed)
 		l.opening = nil
 	}
 }
+
+// opens says whether the request is one that agrees on a revision; mu is held.
+func (l *lines) opens(id jsonrpc.ID) bool { return l.opening != nil && l.opening.ids[id] }
 
 // Write takes what the SDK says: a line, whole.
 func (l *lines) Write(line []byte) (int, error) {
@@ -271,7 +316,7 @@ func (l *lines) Write(line []byte) (int, error) {
 		var begun struct {
 			Version string `json:"protocolVersion"`
 		}
-		if l.opening != nil && l.opening.id == r.ID && json.Unmarshal(r.Result, &begun) == nil {
+		if l.opens(r.ID) && json.Unmarshal(r.Result, &begun) == nil && begun.Version != "" {
 			l.version = begun.Version
 		}
 		l.settledLocked(r.ID)

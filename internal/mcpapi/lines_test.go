@@ -101,6 +101,30 @@ func TestNamesInOtherCase(t *testing.T) {
 	}
 }
 
+// The answers to a batch do not wait for one to a notification in it.
+func TestBatchesWithNotifications(t *testing.T) {
+	const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
+	old := strings.Replace(begin, "2025-11-25", "2025-03-26", 1)
+	for _, batch := range []string{"[" + ping("2") + "," + progress + "]", "[" + progress + "," + ping("2") + "," + begun + "]"} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			got := converse(t, nil, old, begun, batch, "["+progress+"]", ping("7"))
+			if text := strings.Join(got, "\n"); len(got) != 3 || !strings.Contains(text, `[{"jsonrpc":"2.0","id":2,"result":{}}]`) || !strings.Contains(text, `"id":7,"result"`) || time.Since(start) > 0 {
+				t.Errorf("%s is answered after %s\n%s", batch, time.Since(start), text)
+			}
+		})
+	}
+}
+
+// One that opens the conversation in vain is followed by another: a batch waits for both.
+func TestOpenedTwice(t *testing.T) {
+	wrong := `{"jsonrpc":"2.0","id":"wrong","method":"initialize","params":7}`
+	got := converse(t, nil, wrong, begin, "["+ping("2")+"]", begun, ping("7"))
+	if text := strings.Join(got, "\n"); !strings.Contains(text, "no batches") || !strings.Contains(text, `"id":7,"result"`) {
+		t.Errorf("answered\n%s", text)
+	}
+}
+
 // The request that opens the conversation cannot be cancelled: a batch behind it waits for
 // its answer.
 func TestOpeningIsNotCancelled(t *testing.T) {
@@ -179,7 +203,7 @@ func FuzzLines(f *testing.F) {
 		if err := l.pass(t.Context(), line, &passed); err != nil {
 			t.Fatal(err)
 		}
-		if (passed.Len() == 0) == (out.Len() == 0) || passed.Len() > 0 && !bytes.Equal(passed.Bytes(), append(bytes.Clone(line), '\n')) {
+		if (passed.Len() == 0) == (out.Len() == 0) || line[0] != '[' && passed.Len() > 0 && !bytes.Equal(passed.Bytes(), append(bytes.Clone(line), '\n')) {
 			t.Fatalf("%q is passed on as %q and answered with %q", line, &passed, &out)
 		}
 	})
