@@ -204,6 +204,25 @@ func (s hanging) Next(ctx context.Context, stream journal.Stream, subject string
 	return s.Store.Next(ctx, stream, subject, from)
 }
 
+func (s hanging) Read(ctx context.Context, stream journal.Stream, subject string, from uint64) (journal.Cursor, error) {
+	c, err := s.Store.Read(ctx, stream, subject, from)
+	return hangingCursor{c, s.hung}, err
+}
+
+// hangingCursor asks the store once more when none has come within the wait.
+type hangingCursor struct {
+	journal.Cursor
+	hung *atomic.Bool
+}
+
+func (c hangingCursor) Next(ctx context.Context, wait time.Duration) (journal.Message, error) {
+	m, err := c.Cursor.Next(ctx, wait)
+	if c.hung.Load() && err != nil {
+		return m, unanswered(ctx)
+	}
+	return m, err
+}
+
 func unanswered(ctx context.Context) error {
 	select {
 	case <-time.After(13 * time.Second):
@@ -240,6 +259,13 @@ func TestWaitsOverAStoreThatHangs(t *testing.T) {
 				}
 			})
 		}
+		// A stream is silent for no longer than its comments are apart, and a little.
+		all.Go(func() {
+			w := h.request("alice", "GET", "/v1/events", nil, "")
+			if took := time.Since(start); took > 18*time.Second {
+				t.Errorf("the stream ends after %s: %s", took, w.Body)
+			}
+		})
 		time.Sleep(1500 * time.Millisecond)
 		hung.Store(true)
 		all.Wait()

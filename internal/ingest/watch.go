@@ -407,19 +407,28 @@ func (f *Feed) Next(ctx context.Context, wait time.Duration) (*Told, error) {
 		if left < 0 {
 			return nil, nil
 		}
-		fact, err := f.facts.NextStored(ctx, max(left, time.Millisecond))
-		if errors.Is(err, journal.ErrNoMessage) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the ledger: %w", err)
-		}
-		f.cursor = fact.Sequence()
-		told, err := f.tell(ctx, fact)
-		if told != nil || err != nil {
+		told, more, err := f.next(ctx, max(left, time.Millisecond))
+		if told != nil || err != nil || !more {
 			return told, err
 		}
 	}
+}
+
+// next looks at one fact, which may be one that is not told; more is false where none came.
+// A store that hangs is not waited for longer than a stream may be silent.
+func (f *Feed) next(ctx context.Context, wait time.Duration) (told *Told, more bool, err error) {
+	ctx, stop := context.WithTimeout(ctx, wait+newsLate)
+	defer stop()
+	fact, err := f.facts.NextStored(ctx, wait)
+	if errors.Is(err, journal.ErrNoMessage) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read the ledger: %w", err)
+	}
+	f.cursor = fact.Sequence()
+	told, err = f.tell(ctx, fact)
+	return told, true, err
 }
 
 func (f *Feed) tell(ctx context.Context, fact journal.StoredFact) (*Told, error) {
