@@ -226,6 +226,20 @@ func answering(raw string) func(int, net.Conn) {
 	}
 }
 
+// answeringLater does so a moment after the whole request has come: by then whoever
+// wrote it knows that it is written.
+func answeringLater(raw string) func(int, net.Conn) {
+	return func(_ int, c net.Conn) {
+		br := bufio.NewReader(c)
+		for readRequest(br) {
+			time.Sleep(time.Millisecond)
+			if _, err := io.WriteString(c, raw); err != nil {
+				return
+			}
+		}
+	}
+}
+
 func readRequest(br *bufio.Reader) bool {
 	req, err := http.ReadRequest(br)
 	if err != nil {

@@ -365,7 +365,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 // where all of it was written.
 func TestLongBodyOnAKeptConnection(t *testing.T) {
 	both(t, func(t *testing.T, nw *network, secure func(*outbound.Config), base string) {
-		nw.serve = answering(ok)
+		nw.serve = answeringLater(ok)
 		c := newClient(t, nw, secure)
 		r := repeatable(base)
 		r.Body = bytes.Repeat([]byte("y"), 1<<20)
@@ -388,7 +388,7 @@ func TestLongBodyOnAKeptConnection(t *testing.T) {
 		if a, err := c.Do(t.Context(), r); err != nil || string(a.Body) != "ok" {
 			t.Errorf("%+v, %v", a, err)
 		}
-		nw.serve = answering(ok)
+		nw.serve = answeringLater(ok)
 		if _, err := c.Do(t.Context(), r); err != nil || len(nw.wire()) != 3 {
 			t.Errorf("%v, %d connections", err, len(nw.wire()))
 		}

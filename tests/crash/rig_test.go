@@ -198,6 +198,17 @@ func (r *rig) settled(id string) []error {
 	if _, some := projections.Next(s); !some {
 		return nil // a lease of the dead process may still stand
 	}
+	if !r.woken {
+		// A process with timers may owe the wake-up for a minute; its timer attends to the
+		// operation meanwhile, which then ends in time.
+		_, found, err := r.Journal.PendingWake(context.Background(), id)
+		switch {
+		case err != nil:
+			return []error{err}
+		case !found:
+			return nil
+		}
+	}
 	return r.auditWake(s)
 }
 
