@@ -218,8 +218,11 @@ func (a *app) demo(ctx context.Context, data string, leave bool) (err error) {
 		fmt.Fprintf(a.stdout, `
 The service stays up until interrupted. In another terminal:
   export COUNTERFOIL_SERVER=http://%s COUNTERFOIL_KEY=%s
-  counterfoil list
-  counterfoil timeline %s
+  go run ./cmd/counterfoil list
+  go run ./cmd/counterfoil timeline %s
+  go run ./cmd/counterfoil submit example --account plain --params '{}' --wait
+Only the accounts named above have a simulated provider: what is submitted to
+another, such as default, rests for want of a credential.
 `, s.local.listener.Addr(), s.bearer, d.ids["example/killed-in-call"])
 		<-ctx.Done()
 	}

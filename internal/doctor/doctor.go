@@ -365,6 +365,8 @@ func (v *visit) accounts() []Account {
 			seen += "; " + count(n, "open operation belongs", "open operations belong") + " to it"
 		}
 		switch {
+		case a.Credential != "" && strings.HasPrefix(a.Unusable, "its base URL"):
+			v.add("account", a.name(), Fail, seen) // the credential is not what is wrong
 		case a.Credential != "":
 			v.add("account", a.name(), Fail, seen, "put right what "+a.Credential+" names; it is read anew for each call")
 		case n > 0:

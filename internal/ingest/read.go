@@ -129,6 +129,9 @@ func (w *Waiting) enough() bool {
 // View shows the operation as it was when the wait ended, or last before that.
 func (w *Waiting) View() View { return w.v.view(w.r.Caller, *w.state) }
 
+// stoppedAgain is when to ask again for the result of what waits for a person.
+const stoppedAgain = time.Minute
+
 // enough says whether the caller waits for no more than this.
 func (r *WaitRequest) enough(version uint64, done bool) bool {
 	return version != r.After && (!r.UntilDone || done)
@@ -412,6 +415,10 @@ func (v *Service) Result(ctx context.Context, caller Caller, id string, unaccept
 	case s.Result.Payload.IsZero():
 		refusal.Code = CodeResultNotReady
 		refusal = refusal.Say("the operation is {state}", nil)
+		if s.Phase.Stopped() {
+			refusal = refusal.Say("the operation is {state}: somebody has to decide, as its allowed says, before there can be a result", nil)
+			refusal.RetryAfter = stoppedAgain
+		}
 		refusal.Provider = nil
 		if wait := pollAfter(s, v.cfg.Clock.Now()); wait > 0 {
 			refusal.RetryAfter = time.Duration(wait) * time.Second

@@ -141,11 +141,11 @@ type (
 		JobID string `json:"job_id" jsonschema:"The provider's id of the job."`
 	}
 	submitDeadlines struct {
-		Approval string `json:"approval"`
-		Create   string `json:"create"`
-		Result   string `json:"result"`
-		Cancel   string `json:"cancel"`
-		Collect  string `json:"collect"`
+		Approval string `json:"approval,omitempty"`
+		Create   string `json:"create,omitempty"`
+		Result   string `json:"result,omitempty"`
+		Cancel   string `json:"cancel,omitempty"`
+		Collect  string `json:"collect,omitempty"`
 	}
 	cancelArguments struct {
 		ID      string `json:"id" jsonschema:"The operation's id, as it was answered."`
